@@ -1,0 +1,21 @@
+//! A spilling hash join.
+
+mod config;
+mod error;
+mod join;
+mod keys;
+mod semantics;
+mod stats;
+
+#[cfg(feature = "datafusion")]
+mod plan;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
+
+pub use config::{GraceHashJoinConfig, GraceHashJoinConfigBuilder, SpillCodec, SpillPolicy};
+pub use join::{
+    BuildObserver, GraceHashJoin, GraceHashJoinBuilder, GraceHashJoinStream, JoinKeys,
+    ResidualFilter,
+};
+pub use stats::JoinStats;

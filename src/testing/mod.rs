@@ -1,0 +1,1 @@
+//! The oracle, the case space, seeded data and fault injection.
