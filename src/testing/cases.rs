@@ -132,6 +132,10 @@ pub enum Shape {
     OneKey,
     /// One key, and 2 MiB of build rows with it.
     WideOneKey,
+    /// 4 MiB of build rows over many keys, and a smaller probe side.
+    Large,
+    /// 4 MiB of build rows, nine tenths of them with one key; a smaller probe side.
+    LargeSkewed,
     /// No build rows; there are batches.
     EmptyBuild,
     /// No probe rows; there are batches.
@@ -150,12 +154,14 @@ pub enum Shape {
 
 impl Shape {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Mixed,
         Self::Unique,
         Self::Skewed,
         Self::OneKey,
         Self::WideOneKey,
+        Self::Large,
+        Self::LargeSkewed,
         Self::EmptyBuild,
         Self::EmptyProbe,
         Self::Nothing,
@@ -165,6 +171,12 @@ impl Shape {
         Self::NoNulls,
     ];
 
+    /// Whether the build side is larger than [`Pressure::SmallPool`].
+    #[must_use]
+    pub fn is_large(self) -> bool {
+        matches!(self, Self::WideOneKey | Self::Large | Self::LargeSkewed)
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Mixed => "mixed",
@@ -172,6 +184,8 @@ impl Shape {
             Self::Skewed => "skewed",
             Self::OneKey => "one-key",
             Self::WideOneKey => "wide-one-key",
+            Self::Large => "large",
+            Self::LargeSkewed => "large-skewed",
             Self::EmptyBuild => "empty-build",
             Self::EmptyProbe => "empty-probe",
             Self::Nothing => "nothing",
@@ -203,12 +217,24 @@ impl Shape {
         match self {
             Self::Mixed => {}
             Self::Unique => (build.spread, probe.spread) = (Spread::Unique(0), Spread::Unique(20)),
-            Self::Skewed => (build.spread, probe.spread) = (Spread::Skewed, Spread::Skewed),
+            Self::Skewed => {
+                (build.spread, probe.spread) = (Spread::Hot(50, 40), Spread::Hot(50, 40))
+            }
             Self::OneKey => (build.spread, probe.spread) = (Spread::OneKey, Spread::OneKey),
             Self::WideOneKey => {
                 (build.rows, build.width, build.null_percent) = (512, 4096, 0);
                 (build.spread, probe.spread) = (Spread::OneKey, Spread::Unique(5));
                 probe.rows = 5;
+            }
+            Self::Large | Self::LargeSkewed => {
+                (build.rows, build.width, build.layout) = (2000, 2048, Layout::Batches(300));
+                (build.spread, probe.spread) = (Spread::Few(1500, 0), Spread::Few(1500, 700));
+                (build.null_percent, probe.rows) = (5, 300);
+                if self == Self::LargeSkewed {
+                    build.spread = Spread::Hot(90, 1500);
+                    probe.rows = 60;
+                    probe.spread = Spread::Hot(2, 1500);
+                }
             }
             Self::EmptyBuild => (build.rows, build.layout) = (0, Layout::WithEmpty(20)),
             Self::EmptyProbe => (probe.rows, probe.layout) = (0, Layout::WithEmpty(20)),
@@ -264,12 +290,17 @@ impl Case {
     /// Whether this combination means something.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.small_pool_has_data_that_exceeds_it()
+        self.small_pool_has_data_that_exceeds_it() && self.large_data_is_not_worked_off_in_fives()
+    }
+
+    /// Two thousand rows in chunks of five prove no more than fifty, and take for ever.
+    fn large_data_is_not_worked_off_in_fives(&self) -> bool {
+        self.pressure != Pressure::Chunked || !self.shape.is_large()
     }
 
     /// A small pool presses only on data that is larger; all else would be `Fits` by another name.
     fn small_pool_has_data_that_exceeds_it(&self) -> bool {
-        (self.pressure == Pressure::SmallPool) == (self.shape == Shape::WideOneKey)
+        self.pressure != Pressure::SmallPool || self.shape.is_large()
     }
 
     /// Whether the run must write to disk, must not, or may.

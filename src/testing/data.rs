@@ -21,8 +21,8 @@ pub enum Spread {
     Unique(u16),
     /// So many different keys, evenly, from that one on.
     Few(u16, u16),
-    /// Half of the rows have key 7, the others are spread over 40 keys.
-    Skewed,
+    /// So many rows in a hundred have key 7, the others are spread over so many keys.
+    Hot(u16, u16),
     /// All rows have key 7.
     OneKey,
 }
@@ -138,8 +138,8 @@ impl TableSpec {
         let code = match self.spread {
             Spread::Unique(first) => first.saturating_add(row),
             Spread::Few(keys, first) => first.saturating_add(rng.below(keys)),
-            Spread::Skewed if rng.chance(50) => 7,
-            Spread::Skewed => rng.below(40),
+            Spread::Hot(percent, _) if rng.chance(percent) => 7,
+            Spread::Hot(_, keys) => rng.below(keys),
             Spread::OneKey => 7,
         };
         (!is_null).then_some(code % key.distinct())

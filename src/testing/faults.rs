@@ -151,6 +151,7 @@ struct FileCalls {
     finish: AtomicUsize,
     open_reader: AtomicUsize,
     read: AtomicUsize,
+    written_bytes: AtomicUsize,
 }
 
 /// Spill files of which the n-th call fails; those that don't are real files.
@@ -221,6 +222,12 @@ impl FaultyFiles {
     #[must_use]
     pub fn created(&self) -> usize {
         self.state.calls.create.load(SeqCst)
+    }
+
+    /// How many bytes were written to them.
+    #[must_use]
+    pub fn written_bytes(&self) -> usize {
+        self.state.calls.written_bytes.load(SeqCst)
     }
 
     /// The disk manager that the real files belong to.
@@ -298,7 +305,9 @@ impl Write for FaultyWriter {
                 "writing a spill file: {INJECTED}"
             )));
         }
-        self.writer.write(bytes)
+        let written = self.writer.write(bytes)?;
+        self.state.calls.written_bytes.fetch_add(written, SeqCst);
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -65,6 +65,7 @@ pub fn value(array: &ArrayRef, row: usize) -> Result<String> {
         DataType::LargeBinary => text(array.as_binary::<i64>().value(row)),
         DataType::BinaryView => text(array.as_binary_view().value(row)),
         DataType::FixedSizeBinary(_) => text(array.as_fixed_size_binary().value(row)),
+        DataType::Dictionary(_, _) | DataType::RunEndEncoded(_, _) => nested(array, row)?,
         data_type if data_type.is_nested() => nested(array, row)?,
         _ => primitive(array, row)?,
     })

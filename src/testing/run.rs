@@ -370,16 +370,57 @@ pub fn check(case: &Case, expected: &Rows) -> Result<Outcome, Failure> {
 
 async fn check_here(case: &Case, expected: &Rows) -> Result<Outcome, String> {
     let told = |error: DataFusionError| error.to_string();
-    let setting = case.setting().map_err(told)?;
     let environment = case.environment().map_err(told)?;
-    let outcome = collect(setting.start(&environment).map_err(told)?).await?;
-    if let Err(error) = outcome.end {
-        return Err(format!("ended with {error}"));
+    let setting = case.setting().map_err(told)?;
+    setting
+        .check(&environment, expected, case.expects_spill())
+        .await
+}
+
+impl Setting {
+    /// Runs to the end and checks every promise.
+    ///
+    /// # Errors
+    /// The first that was broken.
+    pub async fn check(
+        &self,
+        around: &Environment,
+        expected: &Rows,
+        spills: Spills,
+    ) -> Result<Outcome, String> {
+        let stream = self.start(around).map_err(|error| error.to_string())?;
+        let outcome = collect(stream).await?;
+        if let Err(error) = &outcome.end {
+            return Err(format!("ended with {error}"));
+        }
+        outcome.keeps_its_word(expected, around)?;
+        outcome.spilled_as(spills)?;
+        around.becomes_clean().await?;
+        Ok(outcome)
     }
-    outcome.keeps_its_word(expected, &environment)?;
-    outcome.spilled_as(case.expects_spill())?;
-    environment.becomes_clean().await?;
-    Ok(outcome)
+
+    /// Runs a stream of this join under faults: right to the end, or one error and nothing more;
+    /// and nothing left behind either way. Says whether it was right.
+    ///
+    /// # Errors
+    /// If neither is so.
+    pub async fn survives(
+        stream: Result<GraceHashJoinStream>,
+        around: &Environment,
+        expected: &Rows,
+    ) -> Result<bool, String> {
+        let outcome = match stream {
+            Ok(stream) => collect(stream).await?,
+            Err(_) => return around.becomes_clean().await.map(|()| false),
+        };
+        if outcome.end.is_ok() {
+            outcome.keeps_its_word(expected, around)?;
+        }
+        let is_right = outcome.end.is_ok();
+        drop(outcome);
+        around.becomes_clean().await?;
+        Ok(is_right)
+    }
 }
 
 impl Outcome {
