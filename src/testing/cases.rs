@@ -227,7 +227,7 @@ impl Shape {
                 probe.rows = 5;
             }
             Self::Large | Self::LargeSkewed => {
-                (build.rows, build.width, build.layout) = (2000, 2048, Layout::Batches(300));
+                (build.rows, build.width, build.layout) = (2000, 2048, Layout::Batches(50));
                 (build.spread, probe.spread) = (Spread::Few(1500, 0), Spread::Few(1500, 700));
                 (build.null_percent, probe.rows) = (5, 300);
                 if self == Self::LargeSkewed {
@@ -306,11 +306,12 @@ impl Case {
     /// Whether the run must write to disk, must not, or may.
     #[must_use]
     pub fn expects_spill(&self) -> Spills {
-        let (build, _) = self.shape.specs();
+        let (build, probe) = self.shape.specs();
         match self.pressure {
             Pressure::Fits => Spills::MustNot,
             // A marked bucket that no row enters has no file.
-            _ if build.rows == 0 => Spills::MustNot,
+            _ if build.rows == 0 && probe.rows == 0 => Spills::MustNot,
+            _ if build.rows == 0 => Spills::May,
             // A single key is in a bucket that is marked or in one that isn't.
             Pressure::Half if self.has_few_buckets() => Spills::May,
             _ => Spills::Must,

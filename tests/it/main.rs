@@ -9,6 +9,7 @@ mod cancel;
 mod faults;
 mod matrix;
 mod observer;
+mod payloads;
 mod reference;
 mod shapes;
 mod skew;

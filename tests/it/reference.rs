@@ -30,7 +30,15 @@ pub async fn run(case: &Case) -> Result<Reference> {
 
 /// Runs the case's join, some of its columns, through `HashJoinExec`.
 pub async fn run_columns(case: &Case, projection: Option<Vec<usize>>) -> Result<Reference> {
-    let (build, probe) = case.tables()?;
+    run_tables(case, projection, case.tables()?).await
+}
+
+/// Runs the case's join of other inputs through `HashJoinExec`.
+pub async fn run_tables(
+    case: &Case,
+    projection: Option<Vec<usize>>,
+    (build, probe): (Table, Table),
+) -> Result<Reference> {
     let on = (0..build.v).map(|key| (column(&build, key), column(&probe, key)));
     let join = HashJoinExecBuilder::new(
         source(&build)?,
