@@ -104,7 +104,7 @@ impl Pressure {
     #[must_use]
     pub fn pool_bytes(self) -> Option<usize> {
         // More than the floor, less than the build side of `Shape::WideOneKey`.
-        (self == Self::SmallPool).then_some(1 << 20)
+        (self == Self::SmallPool).then_some(640 << 10)
     }
 
     fn name(self) -> &'static str {
@@ -130,11 +130,11 @@ pub enum Shape {
     Skewed,
     /// All rows share one key.
     OneKey,
-    /// One key, and 2 MiB of build rows with it.
+    /// One key, and nearly 1 MiB of build rows with it.
     WideOneKey,
-    /// 4 MiB of build rows over many keys, and a smaller probe side.
+    /// 2 MiB of build rows over many keys, and a smaller probe side.
     Large,
-    /// 4 MiB of build rows, nine tenths of them with one key; a smaller probe side.
+    /// 2 MiB of build rows, nine tenths of them with one key; a smaller probe side.
     LargeSkewed,
     /// No build rows; there are batches.
     EmptyBuild,
@@ -222,18 +222,18 @@ impl Shape {
             }
             Self::OneKey => (build.spread, probe.spread) = (Spread::OneKey, Spread::OneKey),
             Self::WideOneKey => {
-                (build.rows, build.width, build.null_percent) = (512, 4096, 0);
+                (build.rows, build.width, build.null_percent) = (240, 4096, 0);
                 (build.spread, probe.spread) = (Spread::OneKey, Spread::Unique(5));
                 probe.rows = 5;
             }
             Self::Large | Self::LargeSkewed => {
-                (build.rows, build.width, build.layout) = (2000, 2048, Layout::Batches(50));
-                (build.spread, probe.spread) = (Spread::Few(1500, 0), Spread::Few(1500, 700));
-                (build.null_percent, probe.rows) = (5, 300);
+                (build.rows, build.width, build.layout) = (1000, 2048, Layout::Batches(50));
+                (build.spread, probe.spread) = (Spread::Few(800, 0), Spread::Few(800, 400));
+                (build.null_percent, probe.rows) = (5, 150);
                 if self == Self::LargeSkewed {
-                    build.spread = Spread::Hot(90, 1500);
+                    build.spread = Spread::Hot(90, 800);
                     probe.rows = 60;
-                    probe.spread = Spread::Hot(2, 1500);
+                    probe.spread = Spread::Hot(2, 800);
                 }
             }
             Self::EmptyBuild => (build.rows, build.layout) = (0, Layout::WithEmpty(20)),
@@ -290,12 +290,12 @@ impl Case {
     /// Whether this combination means something.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.small_pool_has_data_that_exceeds_it() && self.large_data_is_not_worked_off_in_fives()
+        self.small_pool_has_data_that_exceeds_it() && self.large_data_is_there_for_a_pool()
     }
 
-    /// Two thousand rows in chunks of five prove no more than fifty, and take for ever.
-    fn large_data_is_not_worked_off_in_fives(&self) -> bool {
-        self.pressure != Pressure::Chunked || !self.shape.is_large()
+    /// Large data takes its time, and proves no more than small data where spilling is forced.
+    fn large_data_is_there_for_a_pool(&self) -> bool {
+        !self.shape.is_large() || matches!(self.pressure, Pressure::SmallPool | Pressure::Fits)
     }
 
     /// A small pool presses only on data that is larger; all else would be `Fits` by another name.

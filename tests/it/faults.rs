@@ -10,7 +10,7 @@ use grace_hash_join::testing::faults::{INJECTED, Refusal};
 use grace_hash_join::testing::run::Setting;
 use grace_hash_join::testing::{
     Case, Environment, FaultyFiles, FaultyInput, FileFault, FilterKind, InputFault, JOIN_TYPES,
-    NULL_EQUALITIES, Pressure, RefusingPool, Rows, Shape, Table, collect,
+    Pressure, RefusingPool, Rows, Shape, Table, collect,
 };
 
 use crate::run;
@@ -117,14 +117,16 @@ fn every_call_on_files(fault: impl Fn(usize) -> FileFault + Copy + Send + 'stati
         Pressure::Chunked,
     ] {
         let mut spared = 0;
-        for (n, join_type) in JOIN_TYPES.into_iter().cycle().enumerate() {
+        let cases = JOIN_TYPES.map(|join_type| {
             let case = Case {
                 pressure,
                 batch_size: 7,
-                null_equality: NULL_EQUALITIES[n % 2],
                 ..Case::new(join_type)
             };
-            let expected = case.expected().unwrap();
+            (case, case.expected().unwrap())
+        });
+        for (n, (case, expected)) in cases.iter().cycle().enumerate() {
+            let (case, expected) = (*case, expected.clone());
             let struck = run(&case, move || async move {
                 let setting = case.setting().unwrap();
                 let files = FaultyFiles::new(fault(n)).unwrap();
