@@ -69,7 +69,7 @@ impl BuildSummary {
 
     /// Takes in the keys of a batch.
     pub(crate) fn add(&mut self, keys: &[ArrayRef]) -> Result<()> {
-        self.rows += keys.first().map_or(0, |k| k.len());
+        self.rows += keys.first().map_or(0, Array::len);
         for (summary, key) in self.keys.iter_mut().zip(keys) {
             if !can_compare(key.data_type()) {
                 summary.is_mute = true;

@@ -84,7 +84,7 @@ impl GraceHashJoinExec {
             let mode = format!("{:?}", join.mode);
             return Err(error::node_mode(&mode, build, probe));
         }
-        let node = Self::from_template(join.builder().build()?, GraceHashJoinConfig::default())?;
+        let node = Self::from_template(join.builder().build()?, &GraceHashJoinConfig::default())?;
         node.join()?;
         Ok(node)
     }
@@ -94,8 +94,8 @@ impl GraceHashJoinExec {
     ///
     /// # Errors
     /// Never for a `config` made by its builder.
-    pub fn with_config(mut self, config: GraceHashJoinConfig) -> Result<Self> {
-        self.config = for_partitions(&config, &self.template)?;
+    pub fn with_config(mut self, config: &GraceHashJoinConfig) -> Result<Self> {
+        self.config = for_partitions(config, &self.template)?;
         Ok(self)
     }
 
@@ -110,9 +110,9 @@ impl GraceHashJoinExec {
         self.template.join_type
     }
 
-    fn from_template(template: HashJoinExec, config: GraceHashJoinConfig) -> Result<Self> {
+    fn from_template(template: HashJoinExec, config: &GraceHashJoinConfig) -> Result<Self> {
         Ok(Self {
-            config: for_partitions(&config, &template)?,
+            config: for_partitions(config, &template)?,
             properties: unordered(template.properties()),
             metrics: NodeMetrics::default(),
             filter: SharedFilter::of(&template),
@@ -123,7 +123,7 @@ impl GraceHashJoinExec {
     /// The node that another template makes of this one. The state of a dynamic filter stays with
     /// the filter, wherever that goes.
     fn derive(&self, template: HashJoinExec) -> Result<Self> {
-        let mut node = Self::from_template(template, self.config.clone())?;
+        let mut node = Self::from_template(template, &self.config)?;
         node.metrics = self.metrics.clone();
         if let (Some(old), Some(new)) = (&self.filter, &node.filter)
             && old.is_for_the_filter_of(new)

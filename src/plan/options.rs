@@ -134,7 +134,7 @@ const KEYS: &[Key] = &[
                       refuses) or sort_merge",
         good: "one of: grace, sort_merge",
         set: |o, v| put(&mut o.algorithm, value_of(ALGORITHMS, v)),
-        get: |o| name_of(ALGORITHMS, o.algorithm),
+        get: |o| name_of(ALGORITHMS, &o.algorithm),
     },
     Key {
         name: "select",
@@ -142,7 +142,7 @@ const KEYS: &[Key] = &[
                       large), capped (all, if the memory pool is finite) or always (all)",
         good: "one of: estimated, capped, always",
         set: |o, v| put(&mut o.select, value_of(SELECTS, v)),
-        get: |o| name_of(SELECTS, o.select),
+        get: |o| name_of(SELECTS, &o.select),
     },
     Key {
         name: "build_bytes",
@@ -156,7 +156,7 @@ const KEYS: &[Key] = &[
         name: "fan_out",
         description: "The most buckets that a level of splitting makes",
         good: "a power of two from 2 to 256",
-        set: |o, v| put(&mut o.fan_out, v.parse().ok().filter(is_fan_out)),
+        set: |o, v| put(&mut o.fan_out, v.parse().ok().filter(|n| is_fan_out(*n))),
         get: |o| o.fan_out.to_string(),
     },
     Key {
@@ -172,7 +172,7 @@ const KEYS: &[Key] = &[
                       (every second one) or all from the first row on",
         good: "one of: pressure, half, all",
         set: |o, v| put(&mut o.spill, value_of(POLICIES, v)),
-        get: |o| name_of(POLICIES, o.spill),
+        get: |o| name_of(POLICIES, &o.spill),
     },
     Key {
         name: "compression",
@@ -180,7 +180,7 @@ const KEYS: &[Key] = &[
                       datafusion.execution.spill_compression), uncompressed, lz4_frame or zstd",
         good: "one of: inherit, uncompressed, lz4_frame, zstd",
         set: |o, v| put(&mut o.codec, value_of(CODECS, v)),
-        get: |o| name_of(CODECS, o.codec),
+        get: |o| name_of(CODECS, &o.codec),
     },
 ];
 
@@ -188,19 +188,20 @@ fn put<T>(slot: &mut T, value: Option<T>) -> bool {
     value.map(|v| *slot = v).is_some()
 }
 
-fn is_fan_out(fan_out: &usize) -> bool {
-    let config = GraceHashJoinConfig::builder().with_fan_out(*fan_out);
+fn is_fan_out(fan_out: usize) -> bool {
+    let config = GraceHashJoinConfig::builder().with_fan_out(fan_out);
     config.build().is_ok()
 }
 
 fn value_of<T: Copy>(names: &[(&str, T)], value: &str) -> Option<T> {
-    let named = names.iter().find(|(n, _)| n.eq_ignore_ascii_case(value));
-    named.map(|(_, v)| *v)
+    let mut known = names.iter();
+    let found = known.find(|(name, _)| name.eq_ignore_ascii_case(value));
+    found.map(|(_, v)| *v)
 }
 
-fn name_of<T: PartialEq + Debug>(names: &[(&str, T)], value: T) -> String {
-    let named = names.iter().find(|(_, v)| *v == value);
-    named.map_or_else(|| format!("{value:?}"), |(n, _)| (*n).to_string())
+fn name_of<T: PartialEq + Debug>(names: &[(&str, T)], value: &T) -> String {
+    let found = names.iter().find(|(_, v)| v == value);
+    found.map_or_else(|| format!("{value:?}"), |(name, _)| (*name).to_string())
 }
 
 impl GraceHashJoinOptions {

@@ -195,7 +195,7 @@ impl SpillableJoinSelection {
             options,
             explicit,
         };
-        pass.run(plan)
+        pass.run(&plan)
     }
 }
 
@@ -253,7 +253,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    fn run(&self, plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    fn run(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         let mut joins = Vec::new();
         plan.apply(|node| {
             if node.is::<HashJoinExec>() {
@@ -264,12 +264,12 @@ impl Pass<'_> {
         let joins: Vec<&HashJoinExec> = joins.iter().filter_map(|j| j.downcast_ref()).collect();
         let mut choices = self.choose(&joins);
         if self.placement == Placement::AfterEnforcement {
-            self.keep_what_is_relied_on(&plan, &joins, &mut choices)?;
+            self.keep_what_is_relied_on(plan, &joins, &mut choices)?;
         }
         for (join, choice) in joins.iter().zip(&choices) {
             log_choice(join, choice);
         }
-        self.rebuild(&plan, &mut choices.iter())
+        self.rebuild(plan, &mut choices.iter())
     }
 
     /// What becomes of each join, going by its shape and its size.
@@ -343,9 +343,10 @@ impl Pass<'_> {
         plan: &Arc<dyn ExecutionPlan>,
         choices: &mut impl Iterator<Item = &'c Choice>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let choice = match plan.is::<HashJoinExec>() {
-            true => choices.next(),
-            false => None,
+        let choice = if plan.is::<HashJoinExec>() {
+            choices.next()
+        } else {
+            None
         };
         let children = plan.children().into_iter();
         let children = children.map(|child| self.rebuild(child, choices));
@@ -359,7 +360,7 @@ impl Pass<'_> {
             Replacement::SortMerge => sort_merge::replace(join, self.placement),
             Replacement::Grace => {
                 let node = GraceHashJoinExec::try_from_hash_join(join)?;
-                Ok(Arc::new(node.with_config(self.config.clone())?))
+                Ok(Arc::new(node.with_config(&self.config)?))
             }
         }
     }
