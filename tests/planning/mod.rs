@@ -97,7 +97,7 @@ impl Session {
         let state = builder.with_runtime_env(runtime).with_default_features();
         let ctx = SessionContext::new_with_state(state.build());
         for (name, rows, step) in [("l", 100, 2), ("r", 1000, 3), ("s", 400, 1)] {
-            ctx.register_table(name, Arc::new(table(rows, step, 2)?))?;
+            ctx.register_table(name, Arc::new(table(rows, step, self.partitions)?))?;
         }
         Ok(ctx)
     }
@@ -138,6 +138,14 @@ pub async fn plan(ctx: &SessionContext, sql: &str) -> Result<Arc<dyn ExecutionPl
 
 pub fn text(plan: &Arc<dyn ExecutionPlan>) -> String {
     displayable(plan.as_ref()).indent(false).to_string()
+}
+
+/// How many nodes of a plan have this name.
+pub fn count(plan: &str, name: &str) -> usize {
+    let names = plan
+        .lines()
+        .filter_map(|l| l.trim_start().split([':', ' ']).next());
+    names.filter(|n| *n == name).count()
 }
 
 /// The rows of a query, sorted, as text.
