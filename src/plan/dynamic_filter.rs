@@ -353,3 +353,222 @@ impl BuildObserver for Observer {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Float64Array, Int64Array};
+    use arrow::datatypes::{DataType, Field, Schema};
+    use datafusion_common::JoinType;
+    use datafusion_physical_expr::expressions::col;
+    use datafusion_physical_plan::empty::EmptyExec;
+    use datafusion_physical_plan::filter::FilterExec;
+    use datafusion_physical_plan::joins::PartitionMode;
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn schema() -> SchemaRef {
+        let field = |name, key| Field::new(name, key, true);
+        Arc::new(Schema::new(vec![
+            field("k", DataType::Int64),
+            field("f", DataType::Float64),
+        ]))
+    }
+
+    struct Plan {
+        filter: Arc<DynamicFilterPhysicalExpr>,
+        shared: Arc<SharedFilter>,
+        join: HashJoinExec,
+    }
+
+    impl Plan {
+        fn new(partitions: usize, null_equality: NullEquality) -> Result<Self> {
+            Self::on(partitions, null_equality, &["k"])
+        }
+
+        fn on(partitions: usize, null_equality: NullEquality, keys: &[&str]) -> Result<Self> {
+            let keys = keys.iter().map(|k| col(k, &schema()));
+            let keys = keys.collect::<Result<Vec<_>>>()?;
+            let filter = Arc::new(DynamicFilterPhysicalExpr::new(keys.clone(), lit(true)));
+            let scan = || Arc::new(EmptyExec::new(schema()).with_partitions(partitions));
+            let predicate: Arc<dyn PhysicalExpr> = Arc::<DynamicFilterPhysicalExpr>::clone(&filter);
+            let probe = FilterExec::try_new(predicate, scan())?;
+            let join = HashJoinExec::try_new(
+                scan(),
+                Arc::new(probe),
+                keys.iter().cloned().zip(keys.iter().cloned()).collect(),
+                None,
+                &JoinType::Inner,
+                None,
+                PartitionMode::Partitioned,
+                null_equality,
+                false,
+            )?;
+            let join = join.with_dynamic_filter_expr(Arc::clone(&filter))?;
+            let shared = SharedFilter::of(&join).unwrap();
+            Ok(Self {
+                filter,
+                shared,
+                join,
+            })
+        }
+
+        fn seat(&self, partition: usize) -> Result<Box<Observer>> {
+            let config = SessionConfig::new();
+            let observer = self.shared.observe(&self.join, partition, &config)?;
+            Ok(Box::new(observer.unwrap()))
+        }
+
+        /// A partition that was polled and has seen these keys.
+        fn started(&self, partition: usize, keys: &[Option<i64>]) -> Result<Box<Observer>> {
+            let mut observer = self.seat(partition)?;
+            observer.seat().unwrap().start();
+            observer.keys(&[Arc::new(keys.iter().copied().collect::<Int64Array>())])?;
+            Ok(observer)
+        }
+
+        fn current(&self) -> Result<String> {
+            Ok(self.filter.current()?.to_string())
+        }
+
+        fn is_complete(&self) -> bool {
+            self.filter.wait_complete().now_or_never().is_some()
+        }
+    }
+
+    const NOTHING: NullEquality = NullEquality::NullEqualsNothing;
+
+    #[tokio::test]
+    async fn it_is_published_once_all_partitions_have_reported() -> Result<()> {
+        let plan = Plan::new(2, NOTHING)?;
+        let first = plan.started(0, &[Some(7), None])?;
+        let second = plan.started(1, &[Some(1_000_000)])?;
+        let mut waiting = first.built();
+        assert!((&mut waiting).now_or_never().is_none());
+        assert_eq!(plan.current()?, "true");
+        second.built().await?;
+        waiting.await?;
+        let current = plan.current()?;
+        assert!(
+            current.starts_with("k@0 >= 7 AND k@0 <= 1000000 AND k@0 IN"),
+            "{current}"
+        );
+        assert!(plan.is_complete());
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_partition_that_is_dropped_makes_it_true_and_wakes_the_others() -> Result<()> {
+        let plan = Plan::new(3, NOTHING)?;
+        let first = plan.started(0, &[Some(7)])?;
+        let unpolled = plan.seat(1)?;
+        let midway = plan.started(2, &[Some(8)])?;
+        let mut waiting = first.built();
+        assert!((&mut waiting).now_or_never().is_none());
+        drop(unpolled);
+        waiting.await?;
+        midway.built().await?;
+        assert_eq!(plan.current()?, "true");
+        assert!(plan.is_complete());
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_report_that_is_dropped_unpolled_counts_as_dropped() -> Result<()> {
+        let plan = Plan::new(2, NOTHING)?;
+        let first = plan.started(0, &[Some(7)])?;
+        drop(plan.started(1, &[Some(8)])?.built());
+        first.built().await?;
+        assert_eq!(plan.current()?, "true");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_partition_that_nobody_polls_is_not_waited_for_but_still_counts() -> Result<()> {
+        let plan = Plan::new(2, NOTHING)?;
+        let first = plan.started(0, &[Some(7)])?;
+        first.built().await?;
+        assert_eq!(plan.current()?, "true");
+        let second = plan.started(1, &[Some(9)])?;
+        second.built().await?;
+        let current = plan.current()?;
+        assert!(current.starts_with("k@0 >= 7 AND k@0 <= 9"), "{current}");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_second_execution_starts_from_true_and_fills_it_anew() -> Result<()> {
+        let plan = Plan::new(1, NOTHING)?;
+        plan.started(0, &[Some(1)])?.built().await?;
+        assert!(plan.current()?.starts_with("k@0 >= 1 AND k@0 <= 1"));
+        let again = plan.started(0, &[Some(2)])?;
+        assert_eq!(plan.current()?, "true");
+        again.built().await?;
+        assert!(plan.current()?.starts_with("k@0 >= 2 AND k@0 <= 2"));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn an_old_round_can_no_longer_publish() -> Result<()> {
+        let plan = Plan::new(1, NOTHING)?;
+        let old = plan.started(0, &[Some(1)])?;
+        let new = plan.started(0, &[Some(2)])?;
+        old.built().await?;
+        assert_eq!(plan.current()?, "true");
+        new.built().await?;
+        assert!(plan.current()?.starts_with("k@0 >= 2 AND k@0 <= 2"));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn an_empty_partition_contributes_nothing_and_all_empty_match_nothing() -> Result<()> {
+        let plan = Plan::new(2, NOTHING)?;
+        let (empty, other) = (plan.started(0, &[])?, plan.started(1, &[Some(5)])?);
+        let _ = futures::join!(empty.built(), other.built());
+        assert!(plan.current()?.starts_with("k@0 >= 5 AND k@0 <= 5"));
+        let (empty, other) = (plan.started(0, &[])?, plan.started(1, &[None])?);
+        let _ = futures::join!(empty.built(), other.built());
+        assert_eq!(plan.current()?, "false");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn nulls_are_let_through_where_they_match() -> Result<()> {
+        let plan = Plan::new(1, NullEquality::NullEqualsNull)?;
+        plan.started(0, &[Some(1), None])?.built().await?;
+        let current = plan.current()?;
+        assert!(current.ends_with("OR k@0 IS NULL"), "{current}");
+        plan.started(0, &[None])?.built().await?;
+        assert_eq!(plan.current()?, "false OR k@0 IS NULL");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn many_values_leave_bounds_only_and_floats_say_nothing() -> Result<()> {
+        let plan = Plan::on(1, NOTHING, &["k", "f"])?;
+        let mut observer = plan.seat(0)?;
+        observer.keys(&[
+            Arc::new(Int64Array::from_iter_values(0..1000)),
+            Arc::new(Float64Array::from_iter_values((0..1000).map(f64::from))),
+        ])?;
+        observer.built().await?;
+        assert_eq!(plan.current()?, "k@0 >= 0 AND k@0 <= 999");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn without_a_consumer_nobody_takes_a_seat() -> Result<()> {
+        let plan = Plan::new(1, NOTHING)?;
+        let scan = Arc::new(EmptyExec::new(schema()));
+        let join = plan
+            .join
+            .builder()
+            .with_new_children(vec![Arc::clone(&plan.join.left), scan])?;
+        let observer = plan
+            .shared
+            .observe(&join.build()?, 0, &SessionConfig::new())?;
+        assert!(observer.is_none());
+        assert!(plan.is_complete());
+        Ok(())
+    }
+}
