@@ -137,3 +137,73 @@ pub(crate) fn unknown_option(prefix: &str, key: &str, keys: &str) -> DataFusionE
         "there is no option '{key}' in '{prefix}'; there are: {keys}"
     ))
 }
+
+fn resources(message: String) -> DataFusionError {
+    DataFusionError::ResourcesExhausted(message)
+}
+
+pub(crate) fn below_floor(
+    partition: usize,
+    what: &str,
+    asked: usize,
+    held: usize,
+    limit: Option<usize>,
+    cause: &DataFusionError,
+) -> DataFusionError {
+    let limit = limit.map_or_else(|| "unknown".to_string(), |l| format!("{l} bytes"));
+    resources(format!(
+        "GraceHashJoin partition {partition} cannot go on: {asked} bytes for {what} were refused \
+         while it holds {held} bytes; the pool's limit is {limit}. Raise \
+         datafusion.runtime.memory_limit, or lower datafusion.execution.target_partitions or \
+         grace_hash_join.fan_out. The pool says: {cause}"
+    ))
+}
+
+pub(crate) fn spilling_disabled(partition: usize) -> DataFusionError {
+    resources(format!(
+        "GraceHashJoin partition {partition} does not fit in memory and spilling is disabled: the \
+         disk manager makes no temporary files. Enable it (RuntimeEnvBuilder::\
+         with_disk_manager_builder), or raise datafusion.runtime.memory_limit"
+    ))
+}
+
+pub(crate) fn damaged_run(partition: usize, what: &str, frame: u64, how: &str) -> DataFusionError {
+    execution(format!(
+        "GraceHashJoin partition {partition}: a spill file of {what} is damaged at frame {frame}: \
+         {how}"
+    ))
+}
+
+pub(crate) fn frame_too_long(partition: usize, what: &str) -> DataFusionError {
+    execution(format!(
+        "GraceHashJoin partition {partition}: {what} in one spill message take over 4 GiB; lower \
+         datafusion.execution.batch_size"
+    ))
+}
+
+pub(crate) fn too_many_rows(partition: usize, rows: usize, most: usize) -> DataFusionError {
+    resources(format!(
+        "GraceHashJoin partition {partition}: {rows} rows in one table are over its {most}; raise \
+         datafusion.execution.target_partitions"
+    ))
+}
+
+pub(crate) fn blocking_task(what: &str, cause: &impl std::fmt::Display) -> DataFusionError {
+    execution(format!(
+        "the blocking task that was {what} ended early: {cause}"
+    ))
+}
+
+fn execution(message: String) -> DataFusionError {
+    DataFusionError::Execution(message)
+}
+
+pub(crate) fn bad_keys(side: &str, rows: usize, key: &DataType) -> DataFusionError {
+    execution(format!(
+        "the keys of the {side} side came out as {rows} rows of {key}, which is not what was declared"
+    ))
+}
+
+pub(crate) fn bad_filter(rows: usize, got: usize) -> DataFusionError {
+    execution(format!("the join filter gave {got} values for {rows} rows"))
+}

@@ -1,11 +1,15 @@
 //! A spilling hash join.
 
+mod bucket;
 mod config;
 mod error;
 mod join;
 mod keys;
+mod memory;
 mod semantics;
+mod spill;
 mod stats;
+mod table;
 
 #[cfg(feature = "datafusion")]
 mod plan;

@@ -1,0 +1,353 @@
+//! The build phase, while everything fits: batches are buffered as they come, with their hashes.
+//!
+//! Nothing is partitioned before the pool refuses for the first time; if the input ends before
+//! that, this is an ordinary in-memory hash join.
+//!
+//! # Memory
+//!
+//! Each buffered batch is reserved before it is kept. With the first batches the head-room is
+//! reserved too: what splitting takes (the floor of [`WorkSpace`], and a copy of the largest batch),
+//! since at the moment of the refusal the pool has nothing to give. A build below
+//! [`TINY_BUILD`] bytes reserves only as much again as its rows take.
+//!
+//! # Degenerate cases
+//!
+//! - *NULL keys* under `NullEqualsNothing` never enter a bucket: they are dropped on arrival where
+//!   unmatched build rows do not come out, and otherwise kept aside, and handed out at the first
+//!   refusal or at the end.
+//! - *No disk*: the refusal becomes an error that says how to enable spilling.
+
+use datafusion_common::Result;
+use futures::StreamExt;
+
+use super::assemble::{Source, Sources, assemble};
+use super::builder::BuildObserver;
+use super::context::{JoinContext, Rows, all_rows, take_rows};
+use super::loaded::Loaded;
+use super::output::{Flow, Output};
+use super::scan::split_by_validity;
+use super::split::{Split, SplitBuild};
+use crate::config::SpillPolicy;
+use crate::memory::{Lease, WorkSpace, batch_bytes, compact};
+use crate::semantics::{RowOutput, Side};
+use arrow::array::{BooleanArray, RecordBatch};
+use datafusion_execution::SendableRecordBatchStream;
+use std::time::Instant;
+
+/// Builds below this many bytes do not reserve the whole floor.
+const TINY_BUILD: usize = 64 << 10;
+
+/// What the build phase leaves behind.
+pub(crate) struct Built {
+    /// The resident rows.
+    pub(crate) loaded: Loaded,
+    /// Build rows whose key is NULL and that come out unmatched, if they are still to come out.
+    pub(crate) null_keys: Vec<Held<RecordBatch>>,
+    /// The buckets on disk, if there are any.
+    pub(crate) split: Option<SplitBuild>,
+}
+
+/// Rows with the lease that covers them.
+pub(crate) struct Held<T> {
+    pub(crate) rows: T,
+    pub(crate) lease: Lease,
+}
+
+/// Reads the build side.
+///
+/// # Errors
+/// If the input or the observer fails, memory is below the floor, or spilling fails.
+pub(crate) async fn build(
+    ctx: &JoinContext,
+    mut input: SendableRecordBatchStream,
+    mut observer: Option<Box<dyn BuildObserver>>,
+    out: &mut Output,
+) -> Result<Built> {
+    let mut state = match ctx.join.config.spill() {
+        SpillPolicy::Pressure => State::Plain(Plain::new(ctx)),
+        _ => State::Split(Split::forced(ctx)?),
+    };
+    while let Some(batch) = input.next().await.transpose()? {
+        let start = Instant::now();
+        ctx.stats.build_batches.add(1);
+        ctx.stats.build_rows.add(batch.num_rows());
+        let arrived = Arrived::new(ctx, &batch, observer.as_deref_mut())?;
+        drop(batch);
+        ctx.stats.build_nanos.add_since(start);
+        if arrived.is_empty() {
+            continue;
+        }
+        state = state.add(ctx, arrived, out).await?;
+        if out.flow() == Flow::Enough {
+            break;
+        }
+    }
+    drop(input);
+    let built = match state {
+        State::Plain(plain) => plain.finish(ctx, out).await?,
+        State::Split(split) => split.finish(ctx).await?,
+    };
+    match observer {
+        Some(observer) if out.flow() == Flow::More => observer.built().await?,
+        _ => {}
+    }
+    Ok(built)
+}
+
+/// A build batch on arrival.
+struct Arrived {
+    rows: Rows,
+    /// Rows with a NULL key that come out unmatched.
+    null_keys: Option<RecordBatch>,
+}
+
+impl Arrived {
+    fn new(
+        ctx: &JoinContext,
+        batch: &RecordBatch,
+        observer: Option<&mut (dyn BuildObserver + 'static)>,
+    ) -> Result<Self> {
+        let batch = ctx.narrow(Side::Build, batch)?;
+        let keys = ctx.keys(Side::Build, &batch)?;
+        if let Some(observer) = observer {
+            observer.keys(&keys.columns)?;
+        }
+        let (null, valid) = split_by_validity(&keys, batch.num_rows());
+        if null.is_empty() {
+            return Ok(Self {
+                rows: Rows {
+                    batch: compact(&batch)?,
+                    hashes: keys.hashes,
+                },
+                null_keys: None,
+            });
+        }
+        let keeps = ctx.join.semantics.rows(Side::Build).keeps_unmatched();
+        let null_keys = keeps.then(|| take_rows(&batch, &null)).transpose()?;
+        let rows = Rows {
+            batch,
+            hashes: keys.hashes,
+        }
+        .take(&valid)?;
+        Ok(Self { rows, null_keys })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.rows.len() == 0 && self.null_keys.is_none()
+    }
+
+    fn bytes(&self) -> usize {
+        self.rows.bytes() + self.null_keys.as_ref().map_or(0, batch_bytes)
+    }
+}
+
+/// Where the build phase stands.
+enum State {
+    Plain(Plain),
+    Split(Split),
+}
+
+impl State {
+    async fn add(self, ctx: &JoinContext, arrived: Arrived, out: &mut Output) -> Result<Self> {
+        let mut split = match self {
+            Self::Plain(mut plain) => match plain.try_add(ctx, arrived) {
+                None => return Ok(Self::Plain(plain)),
+                Some(refused) => {
+                    let mut split = plain.split(ctx, out).await?;
+                    add_split(ctx, &mut split, refused, out).await?;
+                    return Ok(Self::Split(split));
+                }
+            },
+            Self::Split(split) => split,
+        };
+        add_split(ctx, &mut split, arrived, out).await?;
+        Ok(Self::Split(split))
+    }
+}
+
+/// Adds a batch in hand to a build that is split.
+async fn add_split(
+    ctx: &JoinContext,
+    split: &mut Split,
+    arrived: Arrived,
+    out: &mut Output,
+) -> Result<()> {
+    let lease = split.admit(ctx, arrived.bytes()).await?;
+    if let Some(null_keys) = arrived.null_keys {
+        let _ = hand_out_unmatched(ctx, Side::Build, &null_keys, out).await?;
+    }
+    split
+        .add(
+            ctx,
+            Held {
+                rows: arrived.rows,
+                lease,
+            },
+        )
+        .await
+}
+
+/// Everything in memory, in the order of arrival.
+struct Plain {
+    rows: Vec<Held<Rows>>,
+    null_keys: Vec<Held<RecordBatch>>,
+    bytes: usize,
+    largest: usize,
+    headroom: Lease,
+}
+
+impl Plain {
+    fn new(ctx: &JoinContext) -> Self {
+        Self {
+            rows: Vec::new(),
+            null_keys: Vec::new(),
+            bytes: 0,
+            largest: 0,
+            headroom: ctx.budget.empty(),
+        }
+    }
+
+    /// Keeps the batch, or gives it back if the pool refuses.
+    fn try_add(&mut self, ctx: &JoinContext, arrived: Arrived) -> Option<Arrived> {
+        let bytes = arrived.bytes();
+        let total = self.bytes + bytes;
+        let largest = self.largest.max(bytes);
+        let headroom = if total <= TINY_BUILD {
+            total
+        } else {
+            WorkSpace::FLOOR.bytes() + largest
+        };
+        let more = headroom.saturating_sub(self.headroom.bytes());
+        let Some(mut lease) = ctx.budget.try_lease(bytes + more) else {
+            return Some(arrived);
+        };
+        self.headroom.absorb(lease.split(more));
+        (self.bytes, self.largest) = (total, largest);
+        if let Some(rows) = arrived.null_keys {
+            let lease = lease.split(batch_bytes(&rows));
+            self.null_keys.push(Held { rows, lease });
+        }
+        self.rows.push(Held {
+            rows: arrived.rows,
+            lease,
+        });
+        None
+    }
+
+    /// After the first refusal: the NULL keys come out, everything else goes to its bucket.
+    async fn split(self, ctx: &JoinContext, out: &mut Output) -> Result<Split> {
+        let mut split = Split::under_pressure(ctx, &self.rows, self.headroom)?;
+        for held in self.null_keys {
+            let _ = hand_out_unmatched(ctx, Side::Build, &held.rows, out).await?;
+        }
+        for held in self.rows {
+            split.add(ctx, held).await?;
+        }
+        Ok(split)
+    }
+
+    /// Everything fits, if the table does.
+    async fn finish(mut self, ctx: &JoinContext, out: &mut Output) -> Result<Built> {
+        let rows = self.rows.iter().map(|held| held.rows.len()).sum();
+        let extra = Loaded::extra_bytes(ctx, Side::Build, rows);
+        let more = extra.saturating_sub(self.headroom.bytes());
+        let Some(lease) = ctx.budget.try_lease(more) else {
+            return self.split(ctx, out).await?.finish(ctx).await;
+        };
+        self.headroom.absorb(lease);
+        let mut lease = self.headroom.split(extra);
+        let mut parts = Vec::with_capacity(self.rows.len());
+        for held in self.rows {
+            lease.absorb(held.lease);
+            parts.push(held.rows);
+        }
+        // What is left of the head-room is free for merging columns, and for the output.
+        drop(self.headroom);
+        let start = Instant::now();
+        let loaded = Loaded::new(ctx, Side::Build, parts, lease)?;
+        ctx.stats.build_nanos.add_since(start);
+        Ok(Built {
+            loaded,
+            null_keys: self.null_keys,
+            split: None,
+        })
+    }
+}
+
+/// Hands out rows of one side that have no match.
+///
+/// # Errors
+/// If arrow cannot assemble the output.
+pub(crate) async fn hand_out_unmatched(
+    ctx: &JoinContext,
+    side: Side,
+    rows: &RecordBatch,
+    out: &mut Output,
+) -> Result<Flow> {
+    let output = ctx.join.semantics.rows(side);
+    if !output.keeps_unmatched() || rows.num_rows() == 0 {
+        return Ok(out.flow());
+    }
+    let row_bytes = (batch_bytes(rows) / rows.num_rows()).max(1);
+    let most = (out.most_bytes() / row_bytes).clamp(1, ctx.batch_size.max(1));
+    let mut from = 0;
+    while from < rows.num_rows() {
+        let piece = rows.slice(from, most.min(rows.num_rows() - from));
+        let mark = (output == RowOutput::Marked)
+            .then(|| BooleanArray::from(vec![false; piece.num_rows()]));
+        let sources = Sources::new(side, Source::Whole(&piece), Source::Null);
+        if out
+            .push(assemble(ctx, sources, piece.num_rows(), mark)?)
+            .await?
+            == Flow::Enough
+        {
+            return Ok(Flow::Enough);
+        }
+        from += piece.num_rows();
+    }
+    Ok(out.flow())
+}
+
+/// Hands out the loaded rows that come out singly, after all streamed rows went by.
+///
+/// # Errors
+/// If arrow cannot assemble the output.
+pub(crate) async fn hand_out_loaded(
+    ctx: &JoinContext,
+    loaded: &Loaded,
+    out: &mut Output,
+) -> Result<Flow> {
+    let Some(matched) = &loaded.matched else {
+        return Ok(out.flow());
+    };
+    let output = ctx.join.semantics.rows(loaded.side);
+    let row_bytes = loaded.rows.row_bytes().max(1);
+    let most = (out.most_bytes() / row_bytes).clamp(1, ctx.batch_size.max(1));
+    let mut rows = Vec::with_capacity(most);
+    let mut wanted = all_rows(loaded.rows.len()).filter(|row| match output {
+        RowOutput::Nothing => false,
+        RowOutput::Matched => matched.get(*row as usize),
+        RowOutput::Unmatched => !matched.get(*row as usize),
+        RowOutput::Marked => true,
+    });
+    loop {
+        rows.clear();
+        rows.extend(wanted.by_ref().take(most));
+        if rows.is_empty() {
+            return Ok(out.flow());
+        }
+        let mark = (output == RowOutput::Marked).then(|| {
+            rows.iter()
+                .map(|row| Some(matched.get(*row as usize)))
+                .collect()
+        });
+        let sources = Sources::new(
+            loaded.side,
+            Source::Loaded(&loaded.rows, &rows),
+            Source::Null,
+        );
+        if out.push(assemble(ctx, sources, rows.len(), mark)?).await? == Flow::Enough {
+            return Ok(Flow::Enough);
+        }
+    }
+}

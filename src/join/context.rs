@@ -1,0 +1,142 @@
+//! What every phase of one partition's join needs, and rows as the phases hand them on.
+
+use std::sync::Arc;
+
+use arrow::array::{RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::compute::{concat_batches, take};
+use arrow::datatypes::SchemaRef;
+use datafusion_common::Result;
+
+use super::builder::{GraceHashJoin, SideSpec};
+use crate::error;
+use crate::keys::Keys;
+use crate::memory::{Budget, batch_bytes, compact};
+use crate::semantics::Side;
+use crate::spill::Spiller;
+use crate::stats::StatsCell;
+
+/// One running join of one partition.
+pub(crate) struct JoinContext {
+    pub(crate) join: Arc<GraceHashJoin>,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) spiller: Arc<Spiller>,
+    pub(crate) stats: Arc<StatsCell>,
+    pub(crate) batch_size: usize,
+    pub(crate) partition: usize,
+}
+
+impl JoinContext {
+    pub(crate) fn side(&self, side: Side) -> &SideSpec {
+        match side {
+            Side::Build => &self.join.build,
+            Side::Probe => &self.join.probe,
+        }
+    }
+
+    /// The needed columns of an input batch.
+    pub(crate) fn narrow(&self, side: Side, batch: &RecordBatch) -> Result<RecordBatch> {
+        let spec = self.side(side);
+        let columns = spec.needed.iter().map(|index| {
+            let column = batch.columns().get(*index);
+            column.cloned().ok_or_else(|| {
+                error::internal(format!(
+                    "an input batch of the {} side is too narrow",
+                    side.name()
+                ))
+            })
+        });
+        new_batch(
+            &spec.schema,
+            columns.collect::<Result<_>>()?,
+            batch.num_rows(),
+        )
+    }
+
+    /// The keys of rows that hold the needed columns.
+    pub(crate) fn keys(&self, side: Side, batch: &RecordBatch) -> Result<Keys> {
+        let spec = self.side(side);
+        let columns = spec.keys.evaluate(&batch.project(&spec.key_columns)?)?;
+        for (column, expected) in columns.iter().zip(spec.keys.data_types()) {
+            if column.len() != batch.num_rows() || !column.data_type().equals_datatype(&expected) {
+                return Err(error::bad_keys(
+                    side.name(),
+                    column.len(),
+                    column.data_type(),
+                ));
+            }
+        }
+        Keys::new(&columns, batch.num_rows(), self.join.null_equality)
+    }
+}
+
+/// A batch of `rows` rows, of no columns too.
+pub(crate) fn new_batch(
+    schema: &SchemaRef,
+    columns: Vec<arrow::array::ArrayRef>,
+    rows: usize,
+) -> Result<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    Ok(RecordBatch::try_new_with_options(
+        Arc::clone(schema),
+        columns,
+        &options,
+    )?)
+}
+
+/// The given rows of a batch, in the given order, pinning nothing else.
+pub(crate) fn take_rows(batch: &RecordBatch, rows: &[u32]) -> Result<RecordBatch> {
+    let indices = UInt32Array::from(rows.to_vec());
+    let columns = batch
+        .columns()
+        .iter()
+        .map(|column| Ok(take(column, &indices, None)?));
+    compact(&new_batch(
+        batch.schema_ref(),
+        columns.collect::<Result<_>>()?,
+        rows.len(),
+    )?)
+}
+
+/// Build rows that are held, with their hashes.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    pub(crate) batch: RecordBatch,
+    pub(crate) hashes: Vec<u64>,
+}
+
+impl Rows {
+    pub(crate) fn len(&self) -> usize {
+        self.hashes.len()
+    }
+
+    /// The bytes that holding them takes.
+    pub(crate) fn bytes(&self) -> usize {
+        batch_bytes(&self.batch) + self.hashes.capacity() * size_of::<u64>()
+    }
+
+    pub(crate) fn take(&self, rows: &[u32]) -> Result<Self> {
+        let hashes = rows
+            .iter()
+            .filter_map(|row| self.hashes.get(*row as usize).copied());
+        Ok(Self {
+            hashes: hashes.collect(),
+            batch: take_rows(&self.batch, rows)?,
+        })
+    }
+
+    /// All rows of `parts`, in order.
+    pub(crate) fn concat(schema: &SchemaRef, parts: &[Self]) -> Result<Self> {
+        let mut hashes = Vec::with_capacity(parts.iter().map(Self::len).sum());
+        parts
+            .iter()
+            .for_each(|part| hashes.extend_from_slice(&part.hashes));
+        let batch = concat_batches(schema, parts.iter().map(|part| &part.batch))?;
+        Ok(Self { batch, hashes })
+    }
+}
+
+/// Row numbers `0..rows`.
+pub(crate) fn all_rows(rows: usize) -> std::ops::Range<u32> {
+    // Batches are far smaller; arrow's own kernels count their rows in 32 bits too.
+    0..u32::try_from(rows).unwrap_or(u32::MAX)
+}

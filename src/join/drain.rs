@@ -1,0 +1,343 @@
+//! The drain phase: the pairs of runs, smallest first, depth first.
+//!
+//! For each pair, in this order: nothing to do for an empty side; load the build run if it fits;
+//! split the pair by the next level; join it in chunks. Recursion is a worklist.
+//!
+//! # Why unmatched rows are right after splitting
+//!
+//! Rows with equal keys have equal hashes, so at each level they are in one bucket: a pair holds
+//! all rows of either side that a row of it can match. So "no match within the pair" is "no match",
+//! and each row, being in exactly one run, is decided exactly once.
+//!
+//! # Degenerate cases
+//!
+//! - *One side empty*: skipped only where the join type keeps nothing of the other one; otherwise
+//!   that one is streamed from its run straight to the output.
+//! - *Splitting does not help* (one hash, or the largest child has over four fifths of its parent's
+//!   rows, or the deepest level is reached): joined in chunks.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use datafusion_common::Result;
+
+use super::build::{hand_out_loaded, hand_out_unmatched};
+use super::chunked::{self, Source};
+use super::context::{JoinContext, Rows, all_rows, take_rows};
+use super::loaded::Loaded;
+use super::output::{Flow, Output};
+use super::probe::{ROW_OVERHEAD, join_batch, piece_rows};
+use super::scan::{Ask, StreamedBatch};
+use super::split::Space;
+use crate::bucket::{Level, Scatter};
+use crate::config::SpillPolicy;
+use crate::memory::{Lease, batch_bytes, unshare};
+use crate::semantics::Side;
+use crate::spill::{Run, RunWriter};
+
+/// A bucket's rows of both sides.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    build: Option<Run>,
+    probe: Option<Run>,
+    /// The level that the next split would use.
+    next_level: Level,
+    /// Whether another split can be expected to help.
+    can_split: bool,
+}
+
+impl Pair {
+    /// A pair of the first level's runs.
+    pub(crate) fn new(build: Option<Run>, probe: Option<Run>) -> Self {
+        let can_split = build.as_ref().is_some_and(|run| !run.has_single_hash());
+        Self {
+            build,
+            probe,
+            next_level: Level::FIRST.next(),
+            can_split,
+        }
+    }
+
+    fn build_bytes(&self) -> usize {
+        self.build.as_ref().map_or(0, Run::memory_bytes)
+    }
+}
+
+/// A split that leaves more than this many fifths of the rows in one child did not help.
+const STUCK_FIFTHS: u64 = 4;
+
+/// Joins all pairs.
+///
+/// # Errors
+/// If reading or writing spill files fails, or the filter does.
+pub(crate) async fn drain(
+    ctx: &JoinContext,
+    space: &Space,
+    mut pairs: Vec<Pair>,
+    out: &mut Output,
+) -> Result<()> {
+    let start = Instant::now();
+    pairs.sort_by_key(Pair::build_bytes);
+    let mut work = VecDeque::from(pairs);
+    while let Some(pair) = work.pop_front() {
+        if out.flow() == Flow::Enough {
+            break;
+        }
+        let children = join_pair(ctx, space, pair, out).await?;
+        for child in children.into_iter().rev() {
+            work.push_front(child);
+        }
+    }
+    ctx.stats.drain_nanos.add_since(start);
+    Ok(())
+}
+
+/// Joins one pair, or splits it and returns its children, smallest first.
+async fn join_pair(
+    ctx: &JoinContext,
+    space: &Space,
+    pair: Pair,
+    out: &mut Output,
+) -> Result<Vec<Pair>> {
+    let Pair {
+        build,
+        probe,
+        next_level,
+        can_split,
+    } = pair;
+    let (build, probe) = match (build, probe) {
+        (Some(build), Some(probe)) => (build, probe),
+        (Some(build), None) => return lone(ctx, Side::Build, &build, out).await,
+        (None, Some(probe)) => return lone(ctx, Side::Probe, &probe, out).await,
+        (None, None) => return Ok(Vec::new()),
+    };
+    let can_split = can_split && next_level.0 < ctx.join.config.max_level();
+    match forced(ctx, next_level) {
+        Some(Forced::Split) => return split(ctx, space, [build, probe], next_level).await,
+        Some(Forced::Chunks(rows)) => {
+            return chunked(ctx, space, &build, &probe, Some(rows), out).await;
+        }
+        None => {}
+    }
+    if let Some(loaded) = load(ctx, Side::Build, &build).await? {
+        drop(build);
+        ctx.stats.pairs_loaded.add(1);
+        stream_run(ctx, loaded, &probe, out).await?;
+        return Ok(Vec::new());
+    }
+    // Swapping roles, where the probe run fits, belongs here.
+    if can_split {
+        return split(ctx, space, [build, probe], next_level).await;
+    }
+    chunked(ctx, space, &build, &probe, None, out).await
+}
+
+/// What tests may ask for instead of what memory asks for.
+enum Forced {
+    #[cfg_attr(
+        not(feature = "testing"),
+        expect(dead_code, reason = "only tests force a split")
+    )]
+    Split,
+    #[cfg_attr(
+        not(feature = "testing"),
+        expect(dead_code, reason = "only tests force chunks")
+    )]
+    Chunks(usize),
+}
+
+fn forced(ctx: &JoinContext, next_level: Level) -> Option<Forced> {
+    match ctx.join.config.spill() {
+        #[cfg(feature = "testing")]
+        SpillPolicy::Split(levels) if next_level.0 < levels => Some(Forced::Split),
+        #[cfg(feature = "testing")]
+        SpillPolicy::Chunks(rows) => Some(Forced::Chunks(rows)),
+        _ => {
+            let _ = next_level;
+            None
+        }
+    }
+}
+
+/// A run whose other side is empty: its rows have no match.
+async fn lone(ctx: &JoinContext, side: Side, run: &Run, out: &mut Output) -> Result<Vec<Pair>> {
+    ctx.stats.pairs_skipped.add(1);
+    if !ctx.join.semantics.rows(side).keeps_unmatched() {
+        return Ok(Vec::new());
+    }
+    let mut reader = run.read(&ctx.spiller)?;
+    while let Some(batch) = reader.next().await? {
+        let _in_hand = ctx.budget.charge(batch_bytes(&batch));
+        if hand_out_unmatched(ctx, side, &batch, out).await? == Flow::Enough {
+            break;
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Loads a whole run, or nothing if memory for it is refused.
+async fn load(ctx: &JoinContext, side: Side, run: &Run) -> Result<Option<Loaded>> {
+    let Ok(rows) = usize::try_from(run.rows()) else {
+        return Ok(None);
+    };
+    let extra = Loaded::extra_bytes(ctx, side, rows);
+    let estimate = run.memory_bytes() + rows * size_of::<u64>();
+    let Some(table) = ctx.budget.try_lease(extra + estimate) else {
+        return Ok(None);
+    };
+    let mut lease = Loading {
+        lease: table,
+        used: extra,
+    };
+    let mut reader = run.read(&ctx.spiller)?;
+    let mut parts = Vec::new();
+    while let Some(batch) = reader.next().await? {
+        let part = read_rows(ctx, side, &batch)?;
+        if !lease.take(part.bytes()) {
+            return Ok(None);
+        }
+        parts.push(part);
+    }
+    drop(reader);
+    Loaded::new(ctx, side, parts, lease.lease).map(Some)
+}
+
+/// A lease that was taken for an estimate, and grows where the estimate was too low.
+struct Loading {
+    lease: Lease,
+    used: usize,
+}
+
+impl Loading {
+    fn take(&mut self, bytes: usize) -> bool {
+        self.used += bytes;
+        let missing = self.used.saturating_sub(self.lease.bytes());
+        missing == 0 || self.lease.try_grow(missing)
+    }
+}
+
+/// Rows read back, with their hashes, in buffers of their own.
+pub(crate) fn read_rows(
+    ctx: &JoinContext,
+    side: Side,
+    batch: &arrow::record_batch::RecordBatch,
+) -> Result<Rows> {
+    let keys = ctx.keys(side, batch)?;
+    Ok(Rows {
+        batch: unshare(batch)?,
+        hashes: keys.hashes,
+    })
+}
+
+/// Streams a probe run past loaded build rows, then hands out the loaded rows that come out singly.
+async fn stream_run(
+    ctx: &JoinContext,
+    mut loaded: Loaded,
+    probe: &Run,
+    out: &mut Output,
+) -> Result<()> {
+    let mut reader = probe.read(&ctx.spiller)?;
+    while let Some(batch) = reader.next().await? {
+        let rows = batch.num_rows();
+        let _in_hand = ctx.budget.charge(batch_bytes(&batch) + rows * ROW_OVERHEAD);
+        let keys = ctx.keys(Side::Probe, &batch)?;
+        let streamed = StreamedBatch { batch, keys };
+        let mut ask = Ask::once(all_rows(rows).collect(), rows);
+        if join_batch(ctx, &mut loaded, &streamed, &mut ask, out).await? == Flow::Enough {
+            return Ok(());
+        }
+    }
+    let _ = hand_out_loaded(ctx, &loaded, out).await?;
+    Ok(())
+}
+
+/// Splits a pair by `level`, from files to files; nothing is held but buffers.
+async fn split(
+    ctx: &JoinContext,
+    space: &Space,
+    [build, probe]: [Run; 2],
+    level: Level,
+) -> Result<Vec<Pair>> {
+    ctx.stats.pairs_split.add(1);
+    ctx.stats.max_level.max(u64::from(level.0) + 1);
+    let parent_rows = build.rows();
+    let builds = split_run(ctx, space, Side::Build, build, level).await?;
+    let probes = split_run(ctx, space, Side::Probe, probe, level).await?;
+    let is_stuck = |run: &Run| run.rows() * 5 > parent_rows * STUCK_FIFTHS;
+    let mut children: Vec<Pair> = builds
+        .into_iter()
+        .zip(probes)
+        .map(|(build, probe)| Pair {
+            can_split: build
+                .as_ref()
+                .is_some_and(|r| !r.has_single_hash() && !is_stuck(r)),
+            build,
+            probe,
+            next_level: level.next(),
+        })
+        .collect();
+    children.sort_by_key(Pair::build_bytes);
+    Ok(children)
+}
+
+async fn split_run(
+    ctx: &JoinContext,
+    space: &Space,
+    side: Side,
+    run: Run,
+    level: Level,
+) -> Result<Vec<Option<Run>>> {
+    let fan_out = space.fan_out();
+    let mut writers: Vec<RunWriter> = (0..fan_out.get())
+        .map(|_| space.writer(ctx, side))
+        .collect();
+    let mut reader = run.read(&ctx.spiller)?;
+    while let Some(batch) = reader.next().await? {
+        let rows = batch.num_rows();
+        let _in_hand = ctx.budget.charge(batch_bytes(&batch) + rows * ROW_OVERHEAD);
+        let hashes = ctx.keys(side, &batch)?.hashes;
+        let scatter = Scatter::new(&hashes, all_rows(rows), level, fan_out);
+        let piece = piece_rows(&batch, space.plan.buffer);
+        for (bucket, rows) in scatter.buckets() {
+            let Some(writer) = writers.get_mut(bucket.index()) else {
+                continue;
+            };
+            for rows in rows.chunks(piece) {
+                let taken = take_rows(&batch, rows)?;
+                let hashes = rows
+                    .iter()
+                    .filter_map(|row| hashes.get(*row as usize).copied());
+                writer.push(taken, hashes, space.plan.buffer).await?;
+            }
+        }
+    }
+    drop((reader, run));
+    let mut runs = Vec::with_capacity(writers.len());
+    for writer in writers {
+        runs.push(writer.finish().await?);
+    }
+    Ok(runs)
+}
+
+async fn chunked(
+    ctx: &JoinContext,
+    space: &Space,
+    build: &Run,
+    probe: &Run,
+    most_rows: Option<usize>,
+    out: &mut Output,
+) -> Result<Vec<Pair>> {
+    ctx.stats.pairs_chunked.add(1);
+    chunked::join(
+        ctx,
+        space,
+        Source {
+            build,
+            probe,
+            most_rows,
+        },
+        out,
+    )
+    .await?;
+    Ok(Vec::new())
+}

@@ -1,0 +1,178 @@
+//! What is handed out: batches bounded by rows and bytes, gathered across input batches, up to the
+//! limit.
+//!
+//! # Memory
+//!
+//! What is gathered is leased; where the pool refuses, it is handed out at once, however little it
+//! is, and is no longer ours.
+
+use std::sync::Arc;
+
+use arrow::compute::concat_batches;
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use datafusion_common::{DataFusionError, Result};
+use datafusion_execution::TryEmitter;
+
+use super::context::{JoinContext, new_batch};
+use crate::memory::{Lease, batch_bytes};
+use crate::stats::StatsCell;
+
+/// Whether more rows are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Flow {
+    /// Go on.
+    More,
+    /// The limit is reached: stop, in good order.
+    Enough,
+}
+
+/// The bounds of an output batch's bytes, where the pool's limit does not say otherwise: small
+/// enough not to matter, large enough not to cut ordinary batches.
+const MOST_BYTES: std::ops::RangeInclusive<usize> = (64 << 10)..=(8 << 20);
+
+/// The part of a partition's memory that an output batch may have, as a divisor.
+const OUTPUT_PART: usize = 8;
+
+/// Where finished rows go.
+pub(crate) struct Output {
+    emitter: TryEmitter<RecordBatch, DataFusionError>,
+    schema: SchemaRef,
+    gathered: Gathered,
+    lease: Lease,
+    batch_size: usize,
+    most_bytes: usize,
+    /// Bytes of `most_bytes` that are covered elsewhere.
+    covered: usize,
+    /// Rows still wanted.
+    wanted: usize,
+    stats: Arc<StatsCell>,
+}
+
+/// Rows that do not fill a batch yet.
+#[derive(Default)]
+struct Gathered {
+    /// Without columns, only the rows count.
+    pieces: Vec<RecordBatch>,
+    rows: usize,
+    bytes: usize,
+}
+
+impl Output {
+    pub(crate) fn new(
+        ctx: &JoinContext,
+        emitter: TryEmitter<RecordBatch, DataFusionError>,
+    ) -> Self {
+        let (least, most) = MOST_BYTES.into_inner();
+        let share = ctx.budget.share().map_or(most, |share| share / OUTPUT_PART);
+        Self {
+            emitter,
+            schema: ctx.join.schema(),
+            gathered: Gathered::default(),
+            lease: ctx.budget.empty(),
+            batch_size: ctx.batch_size.max(1),
+            most_bytes: share.clamp(least, most),
+            covered: 0,
+            wanted: ctx.join.limit.unwrap_or(usize::MAX),
+            stats: Arc::clone(&ctx.stats),
+        }
+    }
+
+    /// Bounds the bytes of a batch to those that somebody else's lease covers.
+    pub(crate) fn bound(&mut self, covered: usize) {
+        self.most_bytes = covered.max(1);
+        self.covered = covered;
+    }
+
+    /// The bytes that a batch may have, about.
+    pub(crate) fn most_bytes(&self) -> usize {
+        self.most_bytes
+    }
+
+    /// Whether the limit is reached.
+    pub(crate) fn flow(&self) -> Flow {
+        if self.wanted == 0 {
+            Flow::Enough
+        } else {
+            Flow::More
+        }
+    }
+
+    /// Takes rows, and hands out the batches that they fill. Gives way to other tasks in any case.
+    ///
+    /// # Errors
+    /// If arrow cannot concatenate a column's type.
+    pub(crate) async fn push(&mut self, batch: RecordBatch) -> Result<Flow> {
+        let rows = batch.num_rows().min(self.wanted);
+        self.wanted -= rows;
+        let emitted = self.stats.output_batches.get();
+        let mut from = 0;
+        while from < rows {
+            let piece = (self.batch_size - self.gathered.rows).min(rows - from);
+            self.gather(batch.slice(from, piece));
+            from += piece;
+            if self.is_full() {
+                self.finish().await?;
+            }
+        }
+        if self.wanted == 0 {
+            self.finish().await?;
+        }
+        if emitted == self.stats.output_batches.get() {
+            tokio::task::yield_now().await;
+        }
+        Ok(self.flow())
+    }
+
+    /// Hands out what is gathered, however little.
+    ///
+    /// # Errors
+    /// If arrow cannot concatenate a column's type.
+    pub(crate) async fn finish(&mut self) -> Result<()> {
+        let Gathered {
+            mut pieces, rows, ..
+        } = std::mem::take(&mut self.gathered);
+        if rows == 0 {
+            return Ok(());
+        }
+        let batch = match pieces.pop() {
+            None => new_batch(&self.schema, Vec::new(), rows)?,
+            Some(only) if pieces.is_empty() => only,
+            Some(last) => {
+                pieces.push(last);
+                concat_batches(&self.schema, &pieces)?
+            }
+        };
+        drop(pieces);
+        self.stats.output_rows.add(rows);
+        self.stats.output_batches.add(1);
+        self.emitter.emit(batch).await;
+        self.lease.shrink_to(0);
+        Ok(())
+    }
+
+    fn gather(&mut self, piece: RecordBatch) {
+        self.gathered.rows += piece.num_rows();
+        if !self.schema.fields().is_empty() {
+            self.gathered.bytes += batch_bytes(&piece);
+            self.gathered.pieces.push(piece);
+        }
+    }
+
+    /// Whether what is gathered is a batch: by rows, by bytes, or since the pool refuses more.
+    /// A single piece of half a batch is one too: it would only be copied.
+    fn is_full(&mut self) -> bool {
+        let Gathered {
+            pieces,
+            rows,
+            bytes,
+        } = &self.gathered;
+        let is_large = pieces.len() == 1 && *rows >= self.batch_size / 2;
+        if *rows >= self.batch_size || is_large || *bytes >= self.most_bytes {
+            return true;
+        }
+        let missing = bytes.saturating_sub(self.covered + self.lease.bytes());
+        !self.lease.try_grow(missing)
+    }
+}

@@ -1,0 +1,250 @@
+//! The probe phase: each row is hashed once, and joined now, or written to its bucket's run.
+//!
+//! A row is routed exactly once: rows whose bucket is on disk go there; all others, those that
+//! cannot match at all among them, are decided against the loaded rows.
+//!
+//! # Memory
+//!
+//! The input batch in hand exists already; it is charged, with its hashes and heads. Probe rows of
+//! resident buckets are never held back or written.
+
+use std::time::Instant;
+
+use arrow::record_batch::RecordBatch;
+use datafusion_common::Result;
+use datafusion_execution::SendableRecordBatchStream;
+use futures::StreamExt;
+
+use super::build::{Built, hand_out_loaded, hand_out_unmatched};
+use super::context::{JoinContext, all_rows, take_rows};
+use super::drain::Pair;
+use super::loaded::Loaded;
+use super::output::{Flow, Output};
+use super::scan::{Ask, Scan, Step, StreamedBatch};
+use super::split::{Space, SplitBuild};
+use crate::bucket::{Level, Scatter};
+use crate::keys::bucket_of;
+use crate::memory::batch_bytes;
+use crate::semantics::Side;
+use crate::spill::{Run, RunWriter};
+
+/// What a streamed row takes besides its columns: hash, head, and its number in two lists.
+pub(crate) const ROW_OVERHEAD: usize = size_of::<u64>() + 3 * size_of::<u32>();
+
+/// Input batches are worked off in slices of at most a buffer's worth of overhead, at least this.
+const MIN_SLICE: usize = 512;
+
+/// Streams the probe side past the loaded build rows; leaves the pairs of runs on disk.
+///
+/// # Errors
+/// If the input or the filter fails, or spilling does.
+pub(crate) async fn probe(
+    ctx: &JoinContext,
+    built: Built,
+    input: SendableRecordBatchStream,
+    out: &mut Output,
+) -> Result<Drainable> {
+    let Built {
+        mut loaded,
+        null_keys,
+        split,
+    } = built;
+    let mut split = split.map(|split| ProbeSplit::new(ctx, split));
+    if let Some(split) = &split {
+        out.bound(split.space.plan.buffer);
+    }
+    if needs_probe(ctx, &loaded, split.as_ref()) {
+        stream(ctx, &mut loaded, split.as_mut(), input, out).await?;
+    }
+    for held in null_keys {
+        let _ = hand_out_unmatched(ctx, Side::Build, &held.rows, out).await?;
+        drop(held.lease);
+    }
+    let _ = hand_out_loaded(ctx, &loaded, out).await?;
+    drop(loaded);
+    match split {
+        Some(split) if out.flow() == Flow::More => split.finish().await,
+        _ => Ok(Drainable::Nothing),
+    }
+}
+
+/// What is left to do after the probe input ended.
+pub(crate) enum Drainable {
+    /// Nothing was spilled, or no more rows are wanted.
+    Nothing,
+    /// Pairs of runs.
+    Pairs(Space, Vec<Pair>),
+}
+
+/// Whether any probe row could come out, or make a build row come out.
+fn needs_probe(ctx: &JoinContext, loaded: &Loaded, split: Option<&ProbeSplit<'_>>) -> bool {
+    let has_build_rows = !loaded.is_empty() || split.is_some_and(ProbeSplit::has_build_rows);
+    has_build_rows || !ctx.join.semantics.nothing_without(Side::Build)
+}
+
+async fn stream(
+    ctx: &JoinContext,
+    loaded: &mut Loaded,
+    mut split: Option<&mut ProbeSplit<'_>>,
+    mut input: SendableRecordBatchStream,
+    out: &mut Output,
+) -> Result<()> {
+    while out.flow() == Flow::More {
+        let Some(batch) = input.next().await.transpose()? else {
+            return Ok(());
+        };
+        ctx.stats.probe_batches.add(1);
+        ctx.stats.probe_rows.add(batch.num_rows());
+        let batch = ctx.narrow(Side::Probe, &batch)?;
+        let _in_hand = ctx.budget.charge(batch_bytes(&batch));
+        let slice = split.as_ref().map_or(usize::MAX, |s| s.slice_rows());
+        let mut from = 0;
+        while from < batch.num_rows() && out.flow() == Flow::More {
+            let rows = slice.min(batch.num_rows() - from);
+            let _overhead = ctx.budget.charge(rows * ROW_OVERHEAD);
+            let start = Instant::now();
+            let piece = batch.slice(from, rows);
+            let keys = ctx.keys(Side::Probe, &piece)?;
+            let streamed = StreamedBatch { batch: piece, keys };
+            ctx.stats.probe_nanos.add_since(start);
+            let here = match split.as_deref_mut() {
+                None => all_rows(rows).collect(),
+                Some(split) => split.route(&streamed).await?,
+            };
+            let mut ask = Ask::once(here, rows);
+            let _ = join_batch(ctx, loaded, &streamed, &mut ask, out).await?;
+            from += rows;
+        }
+    }
+    Ok(())
+}
+
+/// Joins the rows asked about with the loaded rows, handing out as it goes.
+///
+/// # Errors
+/// If the filter fails.
+pub(crate) async fn join_batch(
+    ctx: &JoinContext,
+    loaded: &mut Loaded,
+    streamed: &StreamedBatch,
+    ask: &mut Ask,
+    out: &mut Output,
+) -> Result<Flow> {
+    if ask.rows.is_empty() {
+        return Ok(out.flow());
+    }
+    let start = Instant::now();
+    let mut scan = Scan::new(ctx, loaded, streamed, ask, out.most_bytes())?;
+    ctx.stats.probe_nanos.add_since(start);
+    loop {
+        let start = Instant::now();
+        let step = scan.step()?;
+        ctx.stats.probe_nanos.add_since(start);
+        match step {
+            Step::Done => return Ok(out.flow()),
+            Step::Nothing => tokio::task::yield_now().await,
+            Step::Batch(batch) => {
+                if out.push(batch).await? == Flow::Enough {
+                    return Ok(Flow::Enough);
+                }
+            }
+        }
+    }
+}
+
+/// The buckets of the probe side.
+struct ProbeSplit<'a> {
+    ctx: &'a JoinContext,
+    space: Space,
+    buckets: Vec<ProbeBucket>,
+}
+
+enum ProbeBucket {
+    /// All its build rows are loaded, or it has none.
+    Here,
+    /// Its build rows are on disk, and its probe rows go there.
+    Spilled { build: Run, probe: RunWriter },
+}
+
+impl<'a> ProbeSplit<'a> {
+    fn new(ctx: &'a JoinContext, split: SplitBuild) -> Self {
+        let SplitBuild { space, runs } = split;
+        let bucket = |run: Option<Run>| match run {
+            None => ProbeBucket::Here,
+            Some(build) => ProbeBucket::Spilled {
+                build,
+                probe: space.writer(ctx, Side::Probe),
+            },
+        };
+        let buckets = runs.into_iter().map(bucket).collect();
+        Self {
+            ctx,
+            space,
+            buckets,
+        }
+    }
+
+    fn has_build_rows(&self) -> bool {
+        self.buckets
+            .iter()
+            .any(|b| matches!(b, ProbeBucket::Spilled { .. }))
+    }
+
+    fn slice_rows(&self) -> usize {
+        (self.space.plan.buffer / ROW_OVERHEAD).max(MIN_SLICE)
+    }
+
+    fn is_spilled(&self, hash: u64) -> bool {
+        let bucket = bucket_of(hash, Level::FIRST, self.space.fan_out()).index();
+        matches!(self.buckets.get(bucket), Some(ProbeBucket::Spilled { .. }))
+    }
+
+    /// Writes the rows whose bucket is on disk; returns the others.
+    async fn route(&mut self, streamed: &StreamedBatch) -> Result<Vec<u32>> {
+        let start = Instant::now();
+        let keys = &streamed.keys;
+        let can_match = |row: usize| keys.valid.as_ref().is_none_or(|valid| valid.is_valid(row));
+        // A Bloom filter over the spilled build keys is asked here.
+        let is_here = |row: &u32| {
+            let hash = keys.hashes.get(*row as usize).copied().unwrap_or_default();
+            !can_match(*row as usize) || !self.is_spilled(hash)
+        };
+        let (here, away): (Vec<u32>, Vec<u32>) =
+            all_rows(streamed.batch.num_rows()).partition(is_here);
+        let fan_out = self.space.fan_out();
+        let scatter = Scatter::new(&keys.hashes, away.into_iter(), Level::FIRST, fan_out);
+        self.ctx.stats.probe_nanos.add_since(start);
+        let piece = piece_rows(&streamed.batch, self.space.plan.buffer);
+        for (bucket, rows) in scatter.buckets() {
+            let Some(ProbeBucket::Spilled { probe, .. }) = self.buckets.get_mut(bucket.index())
+            else {
+                continue;
+            };
+            for rows in rows.chunks(piece) {
+                let batch = take_rows(&streamed.batch, rows)?;
+                let hashes = rows
+                    .iter()
+                    .filter_map(|r| keys.hashes.get(*r as usize).copied());
+                probe.push(batch, hashes, self.space.plan.buffer).await?;
+            }
+        }
+        Ok(here)
+    }
+
+    /// The pairs of runs, once all probe rows were routed.
+    async fn finish(self) -> Result<Drainable> {
+        let mut pairs = Vec::new();
+        for bucket in self.buckets {
+            if let ProbeBucket::Spilled { build, probe } = bucket {
+                let probe = probe.finish().await?;
+                pairs.push(Pair::new(Some(build), probe));
+            }
+        }
+        Ok(Drainable::Pairs(self.space, pairs))
+    }
+}
+
+/// How many rows of `batch` are about `bytes` bytes, at least one.
+pub(crate) fn piece_rows(batch: &RecordBatch, bytes: usize) -> usize {
+    (bytes / (batch_bytes(batch) / batch.num_rows().max(1)).max(1)).max(1)
+}

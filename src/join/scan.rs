@@ -1,0 +1,409 @@
+//! One streamed batch against the loaded rows, step by step.
+//!
+//! A step finds at most a batch's worth of candidate pairs (hashes equal), keeps those whose keys
+//! are equal, then those that the residual filter accepts, notes the matches, and puts together
+//! what comes out. Between steps everything is in the cursor, so the caller may hand out a batch,
+//! give way to other tasks, or stop.
+//!
+//! # Order
+//!
+//! Pairs come out by streamed row, and for one streamed row by loaded row; a streamed row without a
+//! match comes out where its pairs would have been.
+//!
+//! # Degenerate cases
+//!
+//! - *A key with very many loaded rows.* Where one match decides (semi, anti and mark joins of the
+//!   streamed side without a filter) the chain is left at the first match. Where loaded rows only
+//!   have to be marked, a chain whose first row is marked was walked before and is not walked again:
+//!   without a filter, a key's rows are marked together. So both take time linear in the rows.
+//! - *A filter that rejects everything.* Each step ends after a batch's worth of candidates, whether
+//!   or not any is left.
+
+use arrow::array::{Array, BooleanArray, RecordBatch};
+use datafusion_common::Result;
+
+use super::assemble::{Source, Sources, assemble, filter_input};
+use super::context::{JoinContext, all_rows};
+use super::loaded::{Loaded, LoadedRows};
+use crate::error;
+use crate::keys::{KeyComparator, Keys};
+use crate::semantics::{RowOutput, Side};
+use crate::table::{Candidates, Cursor, JoinTable, MatchedBits, NO_ROW, Streamed};
+
+/// A streamed batch: the needed columns, and the keys.
+pub(crate) struct StreamedBatch {
+    pub(crate) batch: RecordBatch,
+    pub(crate) keys: Keys,
+}
+
+/// Which streamed rows are joined, and what is known of them.
+pub(crate) struct Ask {
+    /// Rows of the batch, ascending.
+    pub(crate) rows: Vec<u32>,
+    /// Rows that found a match among other loaded rows before.
+    pub(crate) matched: MatchedBits,
+    /// Whether these are the last loaded rows, so that a row without a match has none.
+    pub(crate) is_last: bool,
+}
+
+impl Ask {
+    /// All loaded rows are in the table: what has no match now has none.
+    pub(crate) fn once(rows: Vec<u32>, batch_rows: usize) -> Self {
+        Self {
+            rows,
+            matched: MatchedBits::new(batch_rows),
+            is_last: true,
+        }
+    }
+}
+
+/// What a step gave.
+pub(crate) enum Step {
+    /// Output.
+    Batch(RecordBatch),
+    /// No output yet.
+    Nothing,
+    /// The batch is done.
+    Done,
+}
+
+/// The state between steps.
+pub(crate) struct Scan<'a> {
+    ctx: &'a JoinContext,
+    side: Side,
+    rows: &'a LoadedRows,
+    table: &'a JoinTable,
+    loaded_bits: Option<&'a mut MatchedBits>,
+    comparator: KeyComparator<'a>,
+    streamed: &'a StreamedBatch,
+    ask: &'a mut Ask,
+    heads: Vec<u32>,
+    /// Streamed rows whose chains are walked; the same as the rows asked about, or fewer.
+    walk: Vec<u32>,
+    /// The first match of each streamed row, where chains walked before need not be walked again.
+    first: Option<Vec<u32>>,
+    cursor: Cursor,
+    candidates: Candidates,
+    most_pairs: usize,
+    /// Rows asked about that came out, as an index into them.
+    handed_out: usize,
+}
+
+impl<'a> Scan<'a> {
+    /// `most_bytes` bounds the output of one step, as well as the batch size does.
+    pub(crate) fn new(
+        ctx: &'a JoinContext,
+        loaded: &'a mut Loaded,
+        streamed: &'a StreamedBatch,
+        ask: &'a mut Ask,
+        most_bytes: usize,
+    ) -> Result<Self> {
+        let Loaded {
+            side,
+            rows,
+            keys,
+            key_starts,
+            table,
+            matched,
+            ..
+        } = loaded;
+        let mut heads = Vec::with_capacity(streamed.keys.hashes.len());
+        table.heads(&streamed.keys.hashes, &mut heads);
+        if let Some(valid) = &streamed.keys.valid {
+            for (head, valid) in heads.iter_mut().zip(valid.iter()) {
+                *head = if valid { *head } else { NO_ROW };
+            }
+        }
+        let comparator = KeyComparator::new(keys, key_starts, &streamed.keys.columns)?;
+        let streamed_rows = streamed.batch.num_rows().max(1);
+        let streamed_bytes = crate::memory::batch_bytes(&streamed.batch) / streamed_rows;
+        let row_bytes = rows.row_bytes() + streamed_bytes + 1;
+        let mut scan = Self {
+            ctx,
+            side: *side,
+            rows,
+            table,
+            loaded_bits: matched.as_mut(),
+            comparator,
+            streamed,
+            walk: ask.rows.clone(),
+            ask,
+            heads,
+            first: None,
+            cursor: Cursor::default(),
+            candidates: Candidates::default(),
+            most_pairs: (most_bytes / row_bytes).clamp(1, ctx.batch_size.max(1)),
+            handed_out: 0,
+        };
+        scan.shorten();
+        Ok(scan)
+    }
+
+    fn streamed_side(&self) -> Side {
+        match self.side {
+            Side::Build => Side::Probe,
+            Side::Probe => Side::Build,
+        }
+    }
+
+    fn streamed_output(&self) -> RowOutput {
+        self.ctx.join.semantics.rows(self.streamed_side())
+    }
+
+    /// Whether a streamed row is decided by its first match.
+    fn one_match_decides(&self) -> bool {
+        !self.ctx.join.semantics.pairs() && self.loaded_bits.is_none()
+    }
+
+    /// Drops from the walk what need not be walked.
+    fn shorten(&mut self) {
+        if self.ctx.join.semantics.pairs() {
+            return;
+        }
+        if self.one_match_decides() {
+            let matched = &self.ask.matched;
+            self.walk.retain(|row| !matched.get(*row as usize));
+        }
+        if self.ctx.join.filter.is_some() {
+            return;
+        }
+        let first = self.first_matches();
+        if self.one_match_decides() {
+            for row in &self.walk {
+                if first[*row as usize] != NO_ROW {
+                    self.ask.matched.set(*row as usize);
+                }
+            }
+            self.walk.clear();
+        } else {
+            self.walk.retain(|row| first[*row as usize] != NO_ROW);
+            self.first = Some(first);
+        }
+    }
+
+    /// The first matching loaded row of each streamed row to walk, by rounds over all of them: a
+    /// row whose candidate of this round has another key stands on its next one in the next round.
+    fn first_matches(&self) -> Vec<u32> {
+        let hashes = &self.streamed.keys.hashes;
+        let mut first = vec![NO_ROW; self.heads.len()];
+        let seek = |from: u32, row: u32| self.table.seek(from, hashes[row as usize]);
+        let mut at: Vec<(u32, u32)> = self
+            .walk
+            .iter()
+            .map(|row| (seek(self.heads[*row as usize], *row), *row))
+            .filter(|(loaded, _)| *loaded != NO_ROW)
+            .collect();
+        while !at.is_empty() {
+            self.ctx.stats.candidates.add(at.len());
+            let (mut loaded, mut streamed) = at.iter().copied().unzip();
+            self.comparator.retain_equal(&mut loaded, &mut streamed);
+            for (loaded, row) in loaded.into_iter().zip(streamed) {
+                first[row as usize] = loaded;
+            }
+            at.retain_mut(|(loaded, row)| {
+                if first[*row as usize] != NO_ROW {
+                    return false;
+                }
+                *loaded = seek(self.table.after(*loaded), *row);
+                *loaded != NO_ROW
+            });
+        }
+        first
+    }
+
+    /// Does a bounded piece of work.
+    ///
+    /// # Errors
+    /// If the filter fails, or arrow cannot gather a column.
+    pub(crate) fn step(&mut self) -> Result<Step> {
+        self.skip_decided();
+        if self.cursor.position == self.walk.len() {
+            return self.finish_rows();
+        }
+        self.candidates.clear();
+        let streamed = Streamed {
+            rows: &self.walk,
+            hashes: &self.streamed.keys.hashes,
+            heads: &self.heads,
+        };
+        self.table.candidates(
+            &streamed,
+            &mut self.cursor,
+            self.most_pairs,
+            &mut self.candidates,
+        );
+        self.ctx.stats.candidates.add(self.candidates.loaded.len());
+        let Candidates { loaded, streamed } = &mut self.candidates;
+        self.comparator.retain_equal(loaded, streamed);
+        self.apply_filter()?;
+        if let Some(bits) = self.loaded_bits.as_deref_mut() {
+            self.candidates
+                .loaded
+                .iter()
+                .for_each(|row| _ = bits.set(*row as usize));
+        }
+        if self.streamed_output() != RowOutput::Nothing {
+            let matched = &mut self.ask.matched;
+            self.candidates
+                .streamed
+                .iter()
+                .for_each(|row| _ = matched.set(*row as usize));
+        }
+        if self.ctx.join.semantics.pairs() {
+            self.pairs()
+        } else {
+            Ok(Step::Nothing)
+        }
+    }
+
+    /// Moves past streamed rows that have nothing left to find.
+    fn skip_decided(&mut self) {
+        let one_match_decides = self.one_match_decides();
+        while let Some(row) = self.walk.get(self.cursor.position) {
+            let is_decided = if one_match_decides {
+                self.ask.matched.get(*row as usize)
+            } else if let (Some(first), Some(bits)) = (&self.first, self.loaded_bits.as_deref()) {
+                !self.cursor.is_inside_row() && bits.get(first[*row as usize] as usize)
+            } else {
+                false
+            };
+            if !is_decided {
+                return;
+            }
+            self.cursor.skip_row();
+        }
+    }
+
+    fn apply_filter(&mut self) -> Result<()> {
+        let Some(filter) = &self.ctx.join.filter else {
+            return Ok(());
+        };
+        let Candidates { loaded, streamed } = &mut self.candidates;
+        let rows = loaded.len();
+        if rows == 0 {
+            return Ok(());
+        }
+        let loaded_source = Source::Loaded(self.rows, loaded);
+        let streamed_source = Source::Batch(&self.streamed.batch, streamed);
+        let sources = Sources::new(self.side, loaded_source, streamed_source);
+        let verdict = filter
+            .filter
+            .evaluate(&filter_input(self.ctx, filter, sources, rows)?)?;
+        if verdict.len() != rows {
+            return Err(error::bad_filter(rows, verdict.len()));
+        }
+        let accepts = |pair: usize| verdict.is_valid(pair) && verdict.value(pair);
+        retain_by_number(loaded, accepts);
+        retain_by_number(streamed, accepts);
+        Ok(())
+    }
+
+    /// The pairs of this step, and the unmatched streamed rows that belong between them.
+    fn pairs(&mut self) -> Result<Step> {
+        let done = self.cursor.position;
+        let Candidates { loaded, streamed } = &mut self.candidates;
+        if self.ctx.join.semantics.rows(match self.side {
+            Side::Build => Side::Probe,
+            Side::Probe => Side::Build,
+        }) == RowOutput::Unmatched
+            && self.ask.is_last
+        {
+            let passed = self.walk.get(self.handed_out..done).unwrap_or_default();
+            let unmatched = passed
+                .iter()
+                .filter(|row| !self.ask.matched.get(**row as usize));
+            let unmatched: Vec<u32> = unmatched.copied().collect();
+            if !unmatched.is_empty() {
+                (*loaded, *streamed) = merge_unmatched(loaded, streamed, &unmatched);
+            }
+        }
+        self.handed_out = done;
+        let rows = loaded.len();
+        if rows == 0 {
+            return Ok(Step::Nothing);
+        }
+        let loaded = Source::Loaded(self.rows, loaded);
+        let streamed = Source::Batch(&self.streamed.batch, streamed);
+        assemble(
+            self.ctx,
+            Sources::new(self.side, loaded, streamed),
+            rows,
+            None,
+        )
+        .map(Step::Batch)
+    }
+
+    /// After the walk: the streamed rows that come out singly, where pairs do not.
+    fn finish_rows(&mut self) -> Result<Step> {
+        if self.ctx.join.semantics.pairs() || self.handed_out == self.ask.rows.len() {
+            return Ok(Step::Done);
+        }
+        let from = self.handed_out;
+        let until = (from + self.most_pairs).min(self.ask.rows.len());
+        self.handed_out = until;
+        let rows = self.ask.rows.get(from..until).unwrap_or_default();
+        let matched = |row: &u32| self.ask.matched.get(*row as usize);
+        let (rows, mark): (Vec<u32>, _) = match self.streamed_output() {
+            RowOutput::Nothing => return Ok(Step::Done),
+            RowOutput::Matched if self.ask.is_last => (
+                rows.iter().copied().filter(|row| matched(row)).collect(),
+                None,
+            ),
+            RowOutput::Unmatched if self.ask.is_last => (
+                rows.iter().copied().filter(|row| !matched(row)).collect(),
+                None,
+            ),
+            RowOutput::Marked if self.ask.is_last => {
+                let mark = rows
+                    .iter()
+                    .map(|row| Some(matched(row)))
+                    .collect::<BooleanArray>();
+                (rows.to_vec(), Some(mark))
+            }
+            _ => return Ok(Step::Done),
+        };
+        if rows.is_empty() {
+            return Ok(Step::Nothing);
+        }
+        let streamed = Source::Batch(&self.streamed.batch, &rows);
+        let sources = Sources::new(self.side, Source::Null, streamed);
+        assemble(self.ctx, sources, rows.len(), mark).map(Step::Batch)
+    }
+}
+
+fn retain_by_number(values: &mut Vec<u32>, keep: impl Fn(usize) -> bool) {
+    let mut number = 0;
+    values.retain(|_| {
+        number += 1;
+        keep(number - 1)
+    });
+}
+
+/// Pairs in order of their streamed rows, with `unmatched` streamed rows, which have no pairs,
+/// paired with no row where they belong.
+fn merge_unmatched(loaded: &[u32], streamed: &[u32], unmatched: &[u32]) -> (Vec<u32>, Vec<u32>) {
+    let total = loaded.len() + unmatched.len();
+    let (mut left, mut right) = (Vec::with_capacity(total), Vec::with_capacity(total));
+    let mut unmatched = unmatched.iter().copied().peekable();
+    for (l, s) in loaded.iter().zip(streamed) {
+        while let Some(row) = unmatched.next_if(|row| row < s) {
+            left.push(NO_ROW);
+            right.push(row);
+        }
+        left.push(*l);
+        right.push(*s);
+    }
+    for row in unmatched {
+        left.push(NO_ROW);
+        right.push(row);
+    }
+    (left, right)
+}
+
+/// The rows of `keys` that can match nothing, and those that can.
+pub(crate) fn split_by_validity(keys: &Keys, rows: usize) -> (Vec<u32>, Vec<u32>) {
+    match &keys.valid {
+        None => (Vec::new(), all_rows(rows).collect()),
+        Some(valid) => all_rows(rows).partition(|row| valid.is_null(*row as usize)),
+    }
+}

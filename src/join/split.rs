@@ -1,0 +1,442 @@
+//! The build phase after the first refusal: every row is in its bucket, resident or on disk.
+//!
+//! The victims of the split are chosen from the hashes alone, before a byte is copied; then batches
+//! are scattered one by one, each released as it is done. A bucket on disk keeps one write buffer
+//! and never becomes resident again here. Later refusals give up the largest resident bucket.
+//!
+//! # Memory
+//!
+//! [`Space`] is held from the split to the end of the join: the floor, and what buckets beyond the
+//! smallest number take besides. The copy of a batch's resident rows is covered by a reserve of the
+//! size of the largest batch, which the batch's own lease refills once its rows are copied.
+//!
+//! # Degenerate cases
+//!
+//! - *One key*: all rows are in one bucket, which is given up as a whole, once.
+//! - *A batch larger than the share*: it exists already, so it is charged, after every resident
+//!   bucket was given up.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::datatypes::SchemaRef;
+use datafusion_common::Result;
+
+use super::build::{Built, Held};
+use super::context::{JoinContext, Rows, all_rows};
+use super::loaded::Loaded;
+use super::victim;
+use crate::bucket::{FanOut, Level, Scatter};
+use crate::config::SpillPolicy;
+use crate::error;
+use crate::keys::bucket_of;
+use crate::memory::{Lease, WorkSpace};
+use crate::semantics::Side;
+use crate::spill::{Run, RunWriter};
+
+/// The working space of a join that spills, with the leases that cover it.
+pub(crate) struct Space {
+    pub(crate) plan: WorkSpace,
+    /// Shared with writes in flight, which outlive the stream by a moment.
+    floor: Arc<Lease>,
+    extra: Lease,
+}
+
+impl Space {
+    pub(crate) fn fan_out(&self) -> FanOut {
+        FanOut::new(self.plan.fan_out)
+    }
+
+    /// A writer for one bucket's rows of one side.
+    pub(crate) fn writer(&self, ctx: &JoinContext, side: Side) -> RunWriter {
+        let what = match side {
+            Side::Build => "build rows",
+            Side::Probe => "probe rows",
+        };
+        self.writer_of(ctx, &ctx.side(side).schema, what)
+    }
+
+    /// A writer for rows of another schema.
+    pub(crate) fn writer_of(
+        &self,
+        ctx: &JoinContext,
+        schema: &SchemaRef,
+        what: &'static str,
+    ) -> RunWriter {
+        RunWriter::new(&ctx.spiller, schema, what, &self.floor)
+    }
+
+    fn held(&self) -> usize {
+        self.floor.bytes() + self.extra.bytes()
+    }
+
+    /// Asks for what the plan takes and is not held yet.
+    fn complete(&mut self) -> bool {
+        let missing = self.plan.bytes().saturating_sub(self.held());
+        missing == 0 || self.extra.try_grow(missing)
+    }
+
+    /// Enlarges the buffers, if there is room by now.
+    fn widen(&mut self, ctx: &JoinContext) {
+        let wide = self.plan.widened(ctx.budget.held());
+        if wide != self.plan
+            && self
+                .extra
+                .try_grow(wide.bytes().saturating_sub(self.held()))
+        {
+            self.plan = wide;
+        }
+    }
+}
+
+/// A build side in buckets.
+pub(crate) struct Split {
+    space: Space,
+    buckets: Vec<Bucket>,
+    /// Covers copies of resident rows while the batch that they come from is still there.
+    reserve: Lease,
+    reserve_target: usize,
+}
+
+enum Bucket {
+    Resident(Resident),
+    Spilled(RunWriter),
+}
+
+/// A bucket in memory.
+struct Resident {
+    parts: Vec<Rows>,
+    lease: Lease,
+    /// How many parts at the end are small, and their bytes.
+    tail: usize,
+    tail_bytes: usize,
+}
+
+/// What the split leaves to the probe phase.
+pub(crate) struct SplitBuild {
+    pub(crate) space: Space,
+    /// The build run of each bucket on disk that has rows; `None` where the probe row can be
+    /// decided on the spot.
+    pub(crate) runs: Vec<Option<Run>>,
+}
+
+impl Split {
+    /// With buckets on disk from the first row on.
+    ///
+    /// # Errors
+    /// If spilling is disabled, or memory is below the floor.
+    pub(crate) fn forced(ctx: &JoinContext) -> Result<Self> {
+        check_disk(ctx)?;
+        let floor = ctx.budget.require(WorkSpace::FLOOR.bytes(), "spilling")?;
+        let mut extra = ctx.budget.empty();
+        let mut plan = WorkSpace {
+            fan_out: ctx.join.config.fan_out(),
+            ..WorkSpace::FLOOR
+        };
+        while !extra.try_grow(plan.bytes() - floor.bytes()) {
+            plan.fan_out /= 2;
+        }
+        let space = Space {
+            plan,
+            floor: Arc::new(floor),
+            extra,
+        };
+        let spilled = |bucket: usize| match ctx.join.config.spill() {
+            SpillPolicy::Pressure => false,
+            SpillPolicy::Half => bucket % 2 == 1,
+            SpillPolicy::All => true,
+            #[cfg(feature = "testing")]
+            SpillPolicy::Bucket(k) => bucket == k,
+            #[cfg(feature = "testing")]
+            SpillPolicy::Split(_) | SpillPolicy::Chunks(_) => true,
+        };
+        let buckets = (0..plan.fan_out)
+            .map(|b| Bucket::new(ctx, &space, spilled(b)))
+            .collect();
+        Ok(Self {
+            space,
+            buckets,
+            reserve: ctx.budget.empty(),
+            reserve_target: 0,
+        })
+    }
+
+    /// After a refusal: chooses the victims from the hashes of the buffered rows.
+    ///
+    /// # Errors
+    /// If spilling is disabled, or memory is below the floor.
+    pub(crate) fn under_pressure(
+        ctx: &JoinContext,
+        rows: &[Held<Rows>],
+        mut headroom: Lease,
+    ) -> Result<Self> {
+        check_disk(ctx)?;
+        let floor = WorkSpace::FLOOR.bytes();
+        let missing = floor.saturating_sub(headroom.bytes());
+        headroom.absorb(ctx.budget.require(missing, "spilling")?);
+        let held = ctx.budget.held();
+        let mut plan = WorkSpace::narrow(held, ctx.join.config.fan_out());
+        let mut extra = ctx.budget.empty();
+        // Nothing is read during the build, so the floor carries this many buckets; more are asked
+        // for, and done without.
+        while plan.bytes_without_reader() > floor + extra.bytes()
+            && !extra.try_grow(plan.bytes_without_reader() - floor)
+        {
+            plan.fan_out /= 2;
+        }
+        let space = Space {
+            plan,
+            floor: Arc::new(headroom.split(floor)),
+            extra,
+        };
+        let sizes = bucket_bytes(rows, space.fan_out());
+        let victims = victim::choose(&sizes, (held / VICTIM_PART).max(plan.bytes() - floor));
+        let buckets = (0..plan.fan_out).map(|b| Bucket::new(ctx, &space, victims.contains(&b)));
+        Ok(Self {
+            buckets: buckets.collect(),
+            space,
+            reserve_target: headroom.bytes(),
+            reserve: headroom,
+        })
+    }
+
+    /// Asks for the bytes of a batch in hand; gives up buckets until they are granted or none is
+    /// left, and then counts them anyway, since the batch exists.
+    ///
+    /// # Errors
+    /// If spilling fails.
+    pub(crate) async fn admit(&mut self, ctx: &JoinContext, bytes: usize) -> Result<Lease> {
+        loop {
+            if let Some(lease) = ctx.budget.try_lease(bytes) {
+                return Ok(lease);
+            }
+            if !self.evict(ctx, bytes).await? {
+                return Ok(ctx.budget.charge(bytes));
+            }
+        }
+    }
+
+    /// Sends rows to their buckets.
+    ///
+    /// # Errors
+    /// If spilling fails.
+    pub(crate) async fn add(&mut self, ctx: &JoinContext, held: Held<Rows>) -> Result<()> {
+        let start = Instant::now();
+        let Held { rows, lease } = held;
+        let order = ctx.budget.charge(rows.len() * size_of::<u32>());
+        let numbers = all_rows(rows.len());
+        let scatter = Scatter::new(&rows.hashes, numbers, Level::FIRST, self.space.fan_out());
+        ctx.stats.build_nanos.add_since(start);
+        let piece = (self.space.plan.buffer / (rows.bytes() / rows.len().max(1)).max(1)).max(1);
+        for (bucket, numbers) in scatter.buckets() {
+            for numbers in numbers.chunks(piece) {
+                self.place(ctx, bucket.index(), rows.take(numbers)?).await?;
+            }
+        }
+        drop((rows, order));
+        self.reserve.absorb(lease);
+        self.reserve.shrink_to(self.reserve_target);
+        self.space.widen(ctx);
+        Ok(())
+    }
+
+    async fn place(&mut self, ctx: &JoinContext, bucket: usize, rows: Rows) -> Result<()> {
+        let bytes = rows.bytes();
+        loop {
+            let buffer = self.space.plan.buffer;
+            match self.buckets.get_mut(bucket) {
+                None => return Err(error::internal("a row has no bucket")),
+                Some(Bucket::Spilled(writer)) => {
+                    return writer
+                        .push(rows.batch, rows.hashes.into_iter(), buffer)
+                        .await;
+                }
+                Some(Bucket::Resident(resident)) => {
+                    let lease = if self.reserve.bytes() >= bytes {
+                        Some(self.reserve.split(bytes))
+                    } else {
+                        ctx.budget.try_lease(bytes)
+                    };
+                    if let Some(lease) = lease {
+                        return resident.push(ctx, rows, lease, buffer);
+                    }
+                }
+            }
+            if !self.evict(ctx, bytes).await? {
+                // Every resident bucket is empty, this one too.
+                self.give_up(ctx, bucket).await?;
+            }
+        }
+    }
+
+    /// Gives up resident buckets until `needed` bytes are free; `false` if there was none.
+    async fn evict(&mut self, ctx: &JoinContext, needed: usize) -> Result<bool> {
+        let sizes: Vec<Option<usize>> = self.buckets.iter().map(Bucket::bytes).collect();
+        let victims = victim::choose(&sizes, needed);
+        for bucket in &victims {
+            self.give_up(ctx, *bucket).await?;
+        }
+        Ok(!victims.is_empty())
+    }
+
+    /// Writes a resident bucket and leaves a writer in its place.
+    async fn give_up(&mut self, ctx: &JoinContext, bucket: usize) -> Result<()> {
+        let spilled = Bucket::new(ctx, &self.space, true);
+        let Some(bucket) = self.buckets.get_mut(bucket) else {
+            return Ok(());
+        };
+        let before = std::mem::replace(bucket, spilled);
+        let (Bucket::Resident(resident), Bucket::Spilled(writer)) = (before, bucket) else {
+            return Err(error::internal("a bucket was given up twice"));
+        };
+        let Resident { parts, lease, .. } = resident;
+        for part in parts {
+            writer
+                .push(part.batch, part.hashes.into_iter(), self.space.plan.buffer)
+                .await?;
+        }
+        drop(lease);
+        Ok(())
+    }
+
+    /// The end of the build: as many resident buckets as there is room for with their table, and
+    /// the runs of the others.
+    ///
+    /// # Errors
+    /// If spilling fails, or memory is below the floor.
+    pub(crate) async fn finish(mut self, ctx: &JoinContext) -> Result<Built> {
+        self.reserve.shrink_to(0);
+        while !self.space.complete() {
+            let missing = self.space.plan.bytes() - self.space.held();
+            if !self.evict(ctx, missing).await? {
+                self.space
+                    .extra
+                    .absorb(ctx.budget.require(missing, "reading spill files")?);
+            }
+        }
+        let mut lease = self.reserve_table(ctx).await?;
+        let mut parts = Vec::new();
+        let mut runs = Vec::with_capacity(self.buckets.len());
+        for bucket in self.buckets {
+            match bucket {
+                Bucket::Spilled(writer) => runs.push(writer.finish().await?),
+                Bucket::Resident(resident) => {
+                    lease.absorb(resident.lease);
+                    parts.extend(resident.parts);
+                    runs.push(None);
+                }
+            }
+        }
+        // Reloading the smallest runs, where there is room again, belongs here.
+        ctx.stats.spilled_buckets.add(runs.iter().flatten().count());
+        ctx.stats.max_level.max(1);
+        let start = Instant::now();
+        let loaded = Loaded::new(ctx, Side::Build, parts, lease)?;
+        ctx.stats.build_nanos.add_since(start);
+        let split = Some(SplitBuild {
+            space: self.space,
+            runs,
+        });
+        Ok(Built {
+            loaded,
+            null_keys: Vec::new(),
+            split,
+        })
+    }
+
+    /// Reserves the table of the resident rows, giving up buckets until it is granted.
+    async fn reserve_table(&mut self, ctx: &JoinContext) -> Result<Lease> {
+        loop {
+            let rows = self.buckets.iter().map(Bucket::resident_rows).sum();
+            let extra = Loaded::extra_bytes(ctx, Side::Build, rows);
+            if let Some(lease) = ctx.budget.try_lease(extra) {
+                return Ok(lease);
+            }
+            if !self.evict(ctx, extra).await? {
+                return Ok(ctx.budget.charge(Loaded::extra_bytes(ctx, Side::Build, 0)));
+            }
+        }
+    }
+}
+
+/// The least that the first split frees, as a part of what is held: one bucket of sixteen would be
+/// followed by the next refusal at once.
+const VICTIM_PART: usize = 8;
+
+impl Bucket {
+    fn new(ctx: &JoinContext, space: &Space, is_spilled: bool) -> Self {
+        if is_spilled {
+            Self::Spilled(space.writer(ctx, Side::Build))
+        } else {
+            let lease = ctx.budget.empty();
+            Self::Resident(Resident {
+                parts: Vec::new(),
+                lease,
+                tail: 0,
+                tail_bytes: 0,
+            })
+        }
+    }
+
+    fn bytes(&self) -> Option<usize> {
+        match self {
+            Self::Resident(resident) => Some(resident.lease.bytes()),
+            Self::Spilled(_) => None,
+        }
+    }
+
+    fn resident_rows(&self) -> usize {
+        match self {
+            Self::Resident(resident) => resident.parts.iter().map(Rows::len).sum(),
+            Self::Spilled(_) => 0,
+        }
+    }
+}
+
+impl Resident {
+    /// Adds rows; small parts are merged once they fill a buffer.
+    fn push(&mut self, ctx: &JoinContext, rows: Rows, lease: Lease, buffer: usize) -> Result<()> {
+        let bytes = rows.bytes();
+        self.lease.absorb(lease);
+        self.parts.push(rows);
+        if bytes >= buffer {
+            (self.tail, self.tail_bytes) = (0, 0);
+            return Ok(());
+        }
+        self.tail += 1;
+        self.tail_bytes += bytes;
+        if self.tail_bytes < buffer || self.tail < 2 {
+            return Ok(());
+        }
+        let parts = self.parts.split_off(self.parts.len() - self.tail);
+        let merged = Rows::concat(&ctx.join.build.schema, &parts)?;
+        drop(parts);
+        let held = self.lease.bytes() + merged.bytes();
+        self.lease.settle(held.saturating_sub(self.tail_bytes));
+        self.parts.push(merged);
+        (self.tail, self.tail_bytes) = (0, 0);
+        Ok(())
+    }
+}
+
+fn check_disk(ctx: &JoinContext) -> Result<()> {
+    if ctx.spiller.is_enabled() {
+        Ok(())
+    } else {
+        Err(error::spilling_disabled(ctx.partition))
+    }
+}
+
+/// About how many bytes of the buffered rows belong to each bucket.
+fn bucket_bytes(rows: &[Held<Rows>], fan_out: FanOut) -> Vec<Option<usize>> {
+    let mut bytes = vec![0; fan_out.get()];
+    for held in rows {
+        let row_bytes = held.rows.bytes() / held.rows.len().max(1);
+        for hash in &held.rows.hashes {
+            if let Some(sum) = bytes.get_mut(bucket_of(*hash, Level::FIRST, fan_out).index()) {
+                *sum += row_bytes;
+            }
+        }
+    }
+    bytes.into_iter().map(Some).collect()
+}

@@ -1,0 +1,210 @@
+//! Comparing the keys of candidate pairs, one column at a time over the whole list of pairs.
+//!
+//! The simple version asks a comparator for each pair and each column. Here each column is one pass
+//! over the pairs that are left, with the column's type known outside the loop, and survivors are
+//! moved to the front without a branch.
+
+use std::cmp::Ordering;
+
+use arrow::array::{
+    Array, ArrayAccessor, ArrayRef, AsArray, DynComparator, downcast_primitive_array,
+    make_comparator,
+};
+use arrow::compute::SortOptions;
+use arrow::datatypes::{ArrowNativeTypeOp, DataType};
+use datafusion_common::Result;
+
+/// Compares rows of the loaded side (in one or more chunks) with rows of one streamed batch.
+///
+/// Equality of two NULLs is [`NullEquality::NullEqualsNull`](datafusion_common::NullEquality)'s:
+/// under the other one, rows with a NULL key never become candidates.
+pub(crate) struct KeyComparator<'a> {
+    columns: Vec<ColumnComparator<'a>>,
+    /// First row of each chunk; a single chunk starts at 0.
+    starts: &'a [u32],
+}
+
+enum ColumnComparator<'a> {
+    /// One chunk, no NULLs on either side: compared by type.
+    Typed {
+        loaded: &'a ArrayRef,
+        streamed: &'a ArrayRef,
+    },
+    /// Anything else: arrow's comparator, one per chunk.
+    General(Vec<DynComparator>),
+}
+
+impl<'a> KeyComparator<'a> {
+    /// `loaded` holds the key columns of each chunk, `starts` each chunk's first row.
+    ///
+    /// # Errors
+    /// If arrow cannot compare a type, which construction has ruled out.
+    pub(crate) fn new(
+        loaded: &'a [Vec<ArrayRef>],
+        starts: &'a [u32],
+        streamed: &'a [ArrayRef],
+    ) -> Result<Self> {
+        let column = |(index, streamed): (usize, &'a ArrayRef)| {
+            if let [chunk] = loaded
+                && let Some(loaded) = chunk.get(index)
+                && loaded.null_count() == 0
+                && streamed.null_count() == 0
+                && is_typed(loaded.data_type())
+            {
+                return Ok(ColumnComparator::Typed { loaded, streamed });
+            }
+            let chunks = loaded.iter().filter_map(|chunk| chunk.get(index));
+            let compare = |loaded: &ArrayRef| {
+                Ok(make_comparator(
+                    loaded.as_ref(),
+                    streamed.as_ref(),
+                    SortOptions::default(),
+                )?)
+            };
+            Ok(ColumnComparator::General(
+                chunks.map(compare).collect::<Result<_>>()?,
+            ))
+        };
+        let columns = streamed
+            .iter()
+            .enumerate()
+            .map(column)
+            .collect::<Result<_>>()?;
+        Ok(Self { columns, starts })
+    }
+
+    /// Keeps the pairs whose keys are equal, in order.
+    pub(crate) fn retain_equal(&self, loaded: &mut Vec<u32>, streamed: &mut Vec<u32>) {
+        for column in &self.columns {
+            match column {
+                ColumnComparator::Typed {
+                    loaded: l,
+                    streamed: s,
+                } => {
+                    retain_typed(l, s, loaded, streamed);
+                }
+                ColumnComparator::General(chunks) => retain(loaded, streamed, |l, s| {
+                    let chunk = self.starts.partition_point(|start| *start as usize <= l) - 1;
+                    chunks[chunk](l - self.starts[chunk] as usize, s) == Ordering::Equal
+                }),
+            }
+        }
+    }
+}
+
+/// Moves the pairs that `keep` accepts to the front and drops the rest.
+fn retain(loaded: &mut Vec<u32>, streamed: &mut Vec<u32>, keep: impl Fn(usize, usize) -> bool) {
+    let mut kept = 0;
+    for pair in 0..loaded.len().min(streamed.len()) {
+        let (l, s) = (loaded[pair], streamed[pair]);
+        loaded[kept] = l;
+        streamed[kept] = s;
+        kept += usize::from(keep(l as usize, s as usize));
+    }
+    loaded.truncate(kept);
+    streamed.truncate(kept);
+}
+
+fn retain_values<A: ArrayAccessor>((l, s): (A, A), loaded: &mut Vec<u32>, streamed: &mut Vec<u32>)
+where
+    A::Item: PartialEq,
+{
+    retain(loaded, streamed, |i, j| l.value(i) == s.value(j));
+}
+
+/// Whether [`retain_typed`] knows the type.
+fn is_typed(key: &DataType) -> bool {
+    key.is_primitive()
+        || matches!(
+            key,
+            DataType::Boolean
+                | DataType::Utf8
+                | DataType::LargeUtf8
+                | DataType::Utf8View
+                | DataType::Binary
+                | DataType::LargeBinary
+                | DataType::BinaryView
+                | DataType::FixedSizeBinary(_)
+        )
+}
+
+/// [`retain`] by the values of two arrays of one type that [`is_typed`] and without NULLs.
+fn retain_typed(l: &ArrayRef, s: &ArrayRef, loaded: &mut Vec<u32>, streamed: &mut Vec<u32>) {
+    macro_rules! values {
+        ($as:ident $(::<$t:ty>)?) => {
+            retain_values((l.$as$(::<$t>)?(), s.$as$(::<$t>)?()), loaded, streamed)
+        };
+    }
+    downcast_primitive_array! {
+        (l, s) => {
+            let (l, s) = (l.values(), s.values());
+            // `is_eq` is the total order's equality, which for floats is not `==`.
+            retain(loaded, streamed, |i, j| l[i].is_eq(s[j]));
+        }
+        (DataType::Boolean, _) => values!(as_boolean),
+        (DataType::Utf8, _) => values!(as_string::<i32>),
+        (DataType::LargeUtf8, _) => values!(as_string::<i64>),
+        (DataType::Utf8View, _) => values!(as_string_view),
+        (DataType::Binary, _) => values!(as_binary::<i32>),
+        (DataType::LargeBinary, _) => values!(as_binary::<i64>),
+        (DataType::BinaryView, _) => values!(as_binary_view),
+        (DataType::FixedSizeBinary(_), _) => values!(as_fixed_size_binary),
+        (other, _) => debug_assert!(false, "not typed: {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use arrow::array::{Float64Array, Int32Array, StringArray};
+
+    fn equal_pairs(loaded: &[Vec<ArrayRef>], streamed: &[ArrayRef]) -> Vec<(u32, u32)> {
+        let rows = |chunk: &Vec<ArrayRef>| u32::try_from(chunk[0].len()).unwrap();
+        let mut starts = vec![0];
+        let mut total = 0;
+        for chunk in loaded {
+            total += rows(chunk);
+            starts.push(total);
+        }
+        starts.pop();
+        let probe = u32::try_from(streamed[0].len()).unwrap();
+        let mut l: Vec<u32> = (0..total).flat_map(|l| vec![l; probe as usize]).collect();
+        let mut s: Vec<u32> = (0..total).flat_map(|_| 0..probe).collect();
+        let comparator = KeyComparator::new(loaded, &starts, streamed).unwrap();
+        comparator.retain_equal(&mut l, &mut s);
+        l.into_iter().zip(s).collect()
+    }
+
+    #[test]
+    fn all_columns_must_be_equal_in_one_chunk_or_several() {
+        let a: ArrayRef = Arc::new(Int32Array::from(vec![1, 1, 2]));
+        let b: ArrayRef = Arc::new(StringArray::from(vec!["x", "y", "x"]));
+        let streamed: Vec<ArrayRef> = vec![
+            Arc::new(Int32Array::from(vec![1, 2, 1])),
+            Arc::new(StringArray::from(vec!["y", "x", "z"])),
+        ];
+        let whole = vec![vec![Arc::clone(&a), Arc::clone(&b)]];
+        let halves = vec![
+            vec![a.slice(0, 1), b.slice(0, 1)],
+            vec![a.slice(1, 2), b.slice(1, 2)],
+        ];
+        assert_eq!(equal_pairs(&whole, &streamed), [(1, 0), (2, 1)]);
+        assert_eq!(equal_pairs(&halves, &streamed), [(1, 0), (2, 1)]);
+    }
+
+    #[test]
+    fn nulls_equal_nulls_and_nan_equals_the_same_nan() {
+        let l: ArrayRef = Arc::new(Float64Array::from(vec![
+            Some(f64::NAN),
+            None,
+            Some(-f64::NAN),
+        ]));
+        let pairs = equal_pairs(&[vec![Arc::clone(&l)]], &[l]);
+        assert_eq!(pairs, [(0, 0), (1, 1), (2, 2)]);
+        let l: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN, -f64::NAN]));
+        let pairs = equal_pairs(&[vec![Arc::clone(&l)]], &[l]);
+        assert_eq!(pairs, [(0, 0), (1, 1)]);
+    }
+}

@@ -1,0 +1,18 @@
+//! Memory, reserved before it is used: one reservation per partition, leases over it, and sizes.
+//!
+//! Job: ask the pool, count what was granted, give it back when the lease is dropped. Not its job:
+//! deciding what to do after a refusal; that is `join/`'s. Knows nothing of tables, files or joins.
+//!
+//! Invariants:
+//! - **M1** One [`MemoryReservation`](datafusion_execution::memory_pool::MemoryReservation) per
+//!   partition, never split: fair pools check one reservation at a time, so a second one would walk
+//!   past the share.
+//! - **M2** The reservation's size is the sum of its leases.
+
+mod budget;
+mod size;
+mod space;
+
+pub(crate) use budget::{Budget, Lease};
+pub(crate) use size::{batch_bytes, column_bytes, compact, unshare};
+pub(crate) use space::{READER_BYTES, WorkSpace};

@@ -1,0 +1,103 @@
+//! The working space of a spilling join: what must be there so that spilling itself can go on.
+//!
+//! ```text
+//! floor = 256 KiB          one open read stream of a spill file
+//!       + fan_out * buffer one write buffer per bucket
+//!       + 6 * buffer       a slice of the batch in hand, scattered (1); a full write buffer being
+//!                          merged (1 + the slice); one being written (1 + the slice); output (1)
+//! ```
+//!
+//! With the smallest fan-out, 2, and the smallest buffer, 16 KiB, that is 384 KiB. The input batch
+//! in hand comes on top: it exists already, so it is charged, and worked off in slices.
+
+/// An open read stream of a DataFusion temp file: two buffers of 128 KiB.
+pub(crate) const READER_BYTES: usize = 256 << 10;
+
+/// The smallest write buffer: below some 16 KiB the metadata of an IPC message dominates.
+pub(crate) const MIN_BUFFER: usize = 16 << 10;
+
+/// The largest write buffer: from some 256 KiB a message on, writing does not get faster.
+const MAX_BUFFER: usize = 256 << 10;
+
+/// Buffers besides one per bucket, as in the module's formula.
+const EXTRA_BUFFERS: usize = 6;
+
+/// The part of what a partition holds that may be working space, as a divisor.
+const SPACE_PART: usize = 4;
+
+/// How many buckets, and how large the buffers, for a share of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WorkSpace {
+    pub(crate) fan_out: usize,
+    /// Bytes of one write buffer; slices of input and output batches are bounded by it too.
+    pub(crate) buffer: usize,
+}
+
+impl WorkSpace {
+    /// The least that a join needs besides its input batch.
+    pub(crate) const FLOOR: Self = Self {
+        fan_out: 2,
+        buffer: MIN_BUFFER,
+    };
+
+    /// The most buckets, up to `fan_out`, whose smallest buffers fit in a part of `share` bytes.
+    pub(crate) fn narrow(share: usize, fan_out: usize) -> Self {
+        let buffers = (share / SPACE_PART).saturating_sub(READER_BYTES) / MIN_BUFFER;
+        let mut space = Self {
+            fan_out,
+            buffer: MIN_BUFFER,
+        };
+        while space.fan_out > Self::FLOOR.fan_out && space.fan_out + EXTRA_BUFFERS > buffers {
+            space.fan_out /= 2;
+        }
+        space
+    }
+
+    /// The same buckets with the largest buffers for `share` bytes.
+    pub(crate) fn widened(self, share: usize) -> Self {
+        let room = (share / SPACE_PART).saturating_sub(READER_BYTES);
+        let buffer = (room / (self.fan_out + EXTRA_BUFFERS)).clamp(self.buffer, MAX_BUFFER);
+        Self { buffer, ..self }
+    }
+
+    /// What it takes while nothing is read.
+    pub(crate) fn bytes_without_reader(self) -> usize {
+        (self.fan_out + EXTRA_BUFFERS) * self.buffer
+    }
+
+    /// What it takes, by the module's formula.
+    pub(crate) fn bytes(self) -> usize {
+        READER_BYTES + self.bytes_without_reader()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_is_below_400_kib() {
+        assert_eq!(WorkSpace::FLOOR.bytes(), 384 << 10);
+    }
+
+    #[test]
+    fn buckets_and_buffers_grow_with_the_share_and_stay_within_a_part_of_it() {
+        let mut last = WorkSpace::FLOOR;
+        for share in (19..32).map(|bits| 1_usize << bits) {
+            let space = WorkSpace::narrow(share, 16).widened(share);
+            assert!(space.fan_out >= last.fan_out);
+            assert!(
+                space.bytes() <= (share / 4).max(WorkSpace::FLOOR.bytes()),
+                "{space:?}"
+            );
+            last = space;
+        }
+        assert_eq!(
+            last,
+            WorkSpace {
+                fan_out: 16,
+                buffer: MAX_BUFFER
+            }
+        );
+    }
+}

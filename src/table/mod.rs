@@ -1,0 +1,11 @@
+//! The hash table: a directory from hash to first row, forward chains from row to row, match bits.
+//!
+//! Job: find, for hashes, the loaded rows that may match, in build order, from any position on. Not
+//! its job: keys (only hashes are compared here), columns, join types, memory (it says what it
+//! takes before it is made, and the caller reserves it).
+
+mod chain;
+mod matched;
+
+pub(crate) use chain::{Candidates, Cursor, JoinTable, MAX_ROWS, NO_ROW, Streamed};
+pub(crate) use matched::MatchedBits;
