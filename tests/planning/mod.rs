@@ -25,7 +25,7 @@ use grace_hash_join::{GraceHashJoinOptions, SpillableJoinSelection, physical_opt
 
 /// Where the rule stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// DataFusion's rules alone.
     Nowhere,
     /// Right after join selection.
@@ -37,17 +37,17 @@ pub enum Place {
 /// A session with the tables `l`, `r` and `s`, each with the columns `k`, `v` (`Int64`) and `f`
 /// (`Float64`).
 #[derive(Clone, Debug)]
-pub struct Session {
-    pub place: Place,
-    pub options: Vec<(&'static str, &'static str)>,
-    pub memory: usize,
-    pub partitions: usize,
+pub(crate) struct Session {
+    pub(crate) place: Place,
+    pub(crate) options: Vec<(&'static str, &'static str)>,
+    pub(crate) memory: usize,
+    pub(crate) partitions: usize,
     /// Whether small builds are partitioned as large ones are.
-    pub is_partitioned: bool,
+    pub(crate) is_partitioned: bool,
 }
 
 impl Session {
-    pub fn new(place: Place, options: &[(&'static str, &'static str)]) -> Self {
+    pub(crate) fn new(place: Place, options: &[(&'static str, &'static str)]) -> Self {
         Self {
             place,
             options: options.to_vec(),
@@ -57,7 +57,7 @@ impl Session {
         }
     }
 
-    pub fn runtime(&self) -> Result<Arc<RuntimeEnv>> {
+    pub(crate) fn runtime(&self) -> Result<Arc<RuntimeEnv>> {
         let builder = RuntimeEnvBuilder::new();
         match self.memory {
             0 => builder.build_arc(),
@@ -67,11 +67,11 @@ impl Session {
         }
     }
 
-    pub fn open(&self) -> Result<SessionContext> {
+    pub(crate) fn open(&self) -> Result<SessionContext> {
         self.open_with(self.runtime()?)
     }
 
-    pub fn open_with(&self, runtime: Arc<RuntimeEnv>) -> Result<SessionContext> {
+    pub(crate) fn open_with(&self, runtime: Arc<RuntimeEnv>) -> Result<SessionContext> {
         let mut options = GraceHashJoinOptions::default();
         for (key, value) in &self.options {
             options = options.with(key, value)?;
@@ -103,7 +103,7 @@ impl Session {
     }
 }
 
-pub fn schema() -> SchemaRef {
+pub(crate) fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("k", DataType::Int64, true),
         Field::new("v", DataType::Int64, true),
@@ -112,17 +112,21 @@ pub fn schema() -> SchemaRef {
 }
 
 /// `rows` rows with the keys 0, step, 2 step, ...; one key in ten is NULL.
-pub fn batch(rows: i64, step: i64) -> Result<RecordBatch> {
+pub(crate) fn batch(rows: i64, step: i64) -> Result<RecordBatch> {
     let keys = (0..rows).map(|i| (i % 10 != 7).then_some(i * step));
     let columns: Vec<ArrayRef> = vec![
         Arc::new(keys.collect::<Int64Array>()),
         Arc::new((0..rows).map(|i| i % 13).collect::<Int64Array>()),
-        Arc::new((0..rows).map(|i| Some(i as f64)).collect::<Float64Array>()),
+        Arc::new(
+            (0..rows)
+                .map(|i| i32::try_from(i).ok().map(f64::from))
+                .collect::<Float64Array>(),
+        ),
     ];
     Ok(RecordBatch::try_new(schema(), columns)?)
 }
 
-pub fn table(rows: i64, step: i64, partitions: usize) -> Result<MemTable> {
+pub(crate) fn table(rows: i64, step: i64, partitions: usize) -> Result<MemTable> {
     let batch = batch(rows, step)?;
     let size = batch.num_rows().div_ceil(partitions);
     let part = |p: usize| {
@@ -132,16 +136,16 @@ pub fn table(rows: i64, step: i64, partitions: usize) -> Result<MemTable> {
     MemTable::try_new(schema(), (0..partitions).map(part).collect())
 }
 
-pub async fn plan(ctx: &SessionContext, sql: &str) -> Result<Arc<dyn ExecutionPlan>> {
+pub(crate) async fn plan(ctx: &SessionContext, sql: &str) -> Result<Arc<dyn ExecutionPlan>> {
     ctx.sql(sql).await?.create_physical_plan().await
 }
 
-pub fn text(plan: &Arc<dyn ExecutionPlan>) -> String {
+pub(crate) fn text(plan: &Arc<dyn ExecutionPlan>) -> String {
     displayable(plan.as_ref()).indent(false).to_string()
 }
 
 /// How many nodes of a plan have this name.
-pub fn count(plan: &str, name: &str) -> usize {
+pub(crate) fn count(plan: &str, name: &str) -> usize {
     let names = plan
         .lines()
         .filter_map(|l| l.trim_start().split([':', ' ']).next());
@@ -149,13 +153,13 @@ pub fn count(plan: &str, name: &str) -> usize {
 }
 
 /// The rows of a query, sorted, as text.
-pub async fn rows(ctx: &SessionContext, sql: &str) -> Result<Vec<String>> {
+pub(crate) async fn rows(ctx: &SessionContext, sql: &str) -> Result<Vec<String>> {
     let mut rows = rows_in_order(ctx, sql).await?;
     rows.sort();
     Ok(rows)
 }
 
-pub async fn rows_in_order(ctx: &SessionContext, sql: &str) -> Result<Vec<String>> {
+pub(crate) async fn rows_in_order(ctx: &SessionContext, sql: &str) -> Result<Vec<String>> {
     let batches = ctx.sql(sql).await?.collect().await?;
     let text = pretty_format_batches(&batches)?.to_string();
     Ok(text.lines().map(str::to_string).collect())
@@ -182,7 +186,7 @@ impl log::Log for Logger {
 }
 
 /// What the rule says while `work` plans, on a runtime of one thread.
-pub fn decisions<T>(work: impl Future<Output = Result<T>>) -> Result<(T, Vec<String>)> {
+pub(crate) fn decisions<T>(work: impl Future<Output = Result<T>>) -> Result<(T, Vec<String>)> {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         log::set_logger(&Logger).unwrap();
@@ -197,7 +201,7 @@ pub fn decisions<T>(work: impl Future<Output = Result<T>>) -> Result<(T, Vec<Str
 }
 
 /// A source about which nothing is known.
-pub fn unknown(partitions: usize) -> Result<Arc<dyn ExecutionPlan>> {
+pub(crate) fn unknown(partitions: usize) -> Result<Arc<dyn ExecutionPlan>> {
     #[derive(Debug)]
     struct Part(SchemaRef);
     impl PartitionStream for Part {
