@@ -75,6 +75,9 @@ pub struct GraceHashJoinConfig {
     spill: SpillPolicy,
     codec: SpillCodec,
     partitions: usize,
+    /// Bits of the hash that are kept.
+    #[cfg(feature = "testing")]
+    hash_mask: u64,
 }
 
 impl Default for GraceHashJoinConfig {
@@ -85,6 +88,8 @@ impl Default for GraceHashJoinConfig {
             spill: SpillPolicy::default(),
             codec: SpillCodec::default(),
             partitions: 1,
+            #[cfg(feature = "testing")]
+            hash_mask: u64::MAX,
         }
     }
 }
@@ -132,6 +137,20 @@ impl GraceHashJoinConfig {
     #[must_use]
     pub fn partitions(&self) -> usize {
         self.partitions
+    }
+}
+
+#[cfg(feature = "testing")]
+impl GraceHashJoinConfig {
+    /// Forces collisions: only these bits of each hash are kept.
+    #[must_use]
+    pub fn with_hash_mask(mut self, hash_mask: u64) -> Self {
+        self.hash_mask = hash_mask;
+        self
+    }
+
+    pub(crate) fn hash_mask(&self) -> u64 {
+        self.hash_mask
     }
 }
 

@@ -65,7 +65,10 @@ impl JoinContext {
                 ));
             }
         }
-        Keys::new(&columns, batch.num_rows(), self.join.null_equality)
+        let keys = Keys::new(&columns, batch.num_rows(), self.join.null_equality)?;
+        #[cfg(feature = "testing")]
+        let keys = keys.masked(self.join.config.hash_mask());
+        Ok(keys)
     }
 }
 

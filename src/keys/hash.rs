@@ -31,8 +31,6 @@ pub(super) fn hash_rows(columns: &[ArrayRef], rows: usize) -> Result<Vec<u64>> {
     // Rows whose key is NULL leave their entry untouched, so it must be the same everywhere.
     let mut hashes = vec![0; rows];
     create_hashes_with_hasher(columns, &state, &mut hashes)?;
-    #[cfg(feature = "testing")]
-    crate::testing::mask_hashes(&mut hashes);
     Ok(hashes)
 }
 
@@ -96,7 +94,7 @@ mod tests {
 
     #[test]
     fn buckets_are_even_below_a_repartition_and_inside_a_bucket() {
-        let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(0..512_000));
+        let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(0..2_048_000));
         let mut routed = vec![0; keys.len()];
         create_hashes([&keys], &DataFusionState::with_seed(0), &mut routed).unwrap();
         let hashes = hash_rows(std::slice::from_ref(&keys), keys.len()).unwrap();
@@ -107,6 +105,8 @@ mod tests {
             .map(|(h, _)| h)
             .collect();
         for level in 0..3 {
+            // About 1,000 rows are left at level 2: three standard deviations are 40 % of the mean.
+            let most = if kept.len() > 10_000 { 1.1 } else { 1.5 };
             let skew = fullest_over_mean(&kept, level, 16);
             assert!(
                 skew < 1.25,

@@ -50,6 +50,13 @@ impl Keys {
             valid,
         })
     }
+
+    /// The same keys with forced collisions.
+    #[cfg(feature = "testing")]
+    pub(crate) fn masked(mut self, mask: u64) -> Self {
+        self.hashes.iter_mut().for_each(|hash| *hash &= mask);
+        self
+    }
 }
 
 /// The normal form of key columns; arrays without a `-0.0` are passed on as they are.

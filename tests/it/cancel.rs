@@ -1,0 +1,168 @@
+//! Holds the promise that dropping the stream is cancelling: in every phase, after any number of
+//! batches, memory and files go with it, and work that yields no rows can be stopped too.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use datafusion_common::JoinType;
+use futures::StreamExt;
+use grace_hash_join::testing::{
+    Case, Environment, FaultyInput, FilterKind, InputFault, JOIN_TYPES, Layout, Pressure, Shape,
+    Table,
+};
+
+use crate::run;
+
+fn input(table: &Table, fault: InputFault) -> std::pin::Pin<Box<FaultyInput>> {
+    let input = FaultyInput::new(Arc::clone(&table.schema), table.batches.clone());
+    Box::pin(input.with_fault(fault))
+}
+
+#[test]
+fn a_stream_dropped_after_any_number_of_batches_leaves_nothing() {
+    for join_type in JOIN_TYPES {
+        for pressure in Pressure::FORCED {
+            let case = Case {
+                pressure,
+                batch_size: 5,
+                ..Case::new(join_type)
+            };
+            run(&case, move || async move {
+                let setting = case.setting().unwrap();
+                for batches in 0.. {
+                    let environment = case.environment().unwrap();
+                    let mut stream = setting.start(&environment).unwrap();
+                    let mut got = 0;
+                    while got < batches && stream.next().await.is_some() {
+                        got += 1;
+                    }
+                    drop(stream);
+                    environment.becomes_clean().await.unwrap();
+                    if got < batches {
+                        break;
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_stream_dropped_while_it_waits_for_an_input_leaves_nothing() {
+    for (turn, join_type) in JOIN_TYPES.into_iter().enumerate() {
+        for pressure in Pressure::FORCED {
+            let case = Case {
+                pressure,
+                batch_size: 5,
+                shape: Shape::EmptyBatches,
+                ..Case::new(join_type)
+            };
+            run(&case, move || async move {
+                let setting = case.setting().unwrap();
+                // Six build items, thirteen probe items, each with its end.
+                for item in (turn % 3..14).step_by(3) {
+                    for in_build in [true, false] {
+                        let fault = InputFault::StallAt(item);
+                        let (build, probe) = if in_build {
+                            (fault, InputFault::Never)
+                        } else {
+                            (InputFault::Never, fault)
+                        };
+                        let environment = case.environment().unwrap();
+                        let build = input(&setting.build, build);
+                        let probe = input(&setting.probe, probe);
+                        let mut stream = setting.start_with(&environment, build, probe).unwrap();
+                        let wait = Duration::from_millis(10);
+                        while let Ok(Some(_)) = tokio::time::timeout(wait, stream.next()).await {}
+                        drop(stream);
+                        environment.becomes_clean().await.unwrap();
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_stream_under_memory_pressure_leaves_nothing_when_dropped() {
+    for shape in [Shape::WideOneKey, Shape::Large] {
+        for join_type in [JoinType::Full, JoinType::RightSemi, JoinType::LeftMark] {
+            let case = Case {
+                pressure: Pressure::SmallPool,
+                shape,
+                batch_size: 20,
+                ..Case::new(join_type)
+            };
+            run(&case, move || async move {
+                let setting = case.setting().unwrap();
+                for batches in [0, 1, 2, 5, 20] {
+                    let environment = case.environment().unwrap();
+                    let mut stream = setting.start(&environment).unwrap();
+                    for _ in 0..batches {
+                        stream.next().await;
+                    }
+                    drop(stream);
+                    environment.becomes_clean().await.unwrap();
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_is_never_polled_reserves_nothing() {
+    let case = Case::new(JoinType::Full);
+    run(&case, move || async move {
+        let setting = case.setting().unwrap();
+        let environment = case.environment().unwrap();
+        let stream = setting.start(&environment).unwrap();
+        assert_eq!(environment.pool.reserved(), 0);
+        drop(stream);
+        environment.becomes_clean().await.unwrap();
+    });
+}
+
+/// A filter that rejects each of nine million pairs: no row comes, and yet the task must yield.
+#[test]
+fn a_join_that_finds_nothing_can_be_stopped_and_lets_others_run() {
+    for pressure in [Pressure::Fits, Pressure::All] {
+        let case = Case {
+            pressure,
+            filter: FilterKind::AlwaysFalse,
+            ..Case::new(JoinType::Inner)
+        };
+        run(&case, move || async move {
+            let (mut build, mut probe) = Shape::OneKey.specs();
+            (build.rows, probe.rows) = (3000, 3000);
+            (build.layout, probe.layout) = (Layout::Batches(3000), Layout::Batches(3000));
+            let mut setting = case.setting().unwrap();
+            setting.build = build.table(case.key, 1).unwrap();
+            setting.probe = probe.table(case.key, 2).unwrap();
+            let environment = Environment::unlimited(8192).unwrap();
+            let mut stream = setting.start(&environment).unwrap();
+            let other = async {
+                for _ in 0..5 {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            let start = Instant::now();
+            tokio::select! {
+                _ = stream.next() => {}
+                () = other => {}
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(1),
+                "{:?}",
+                start.elapsed()
+            );
+            let start = Instant::now();
+            drop(stream);
+            assert!(
+                start.elapsed() < Duration::from_millis(200),
+                "{:?}",
+                start.elapsed()
+            );
+            environment.becomes_clean().await.unwrap();
+        });
+    }
+}

@@ -1,0 +1,27 @@
+//! The crate's integration tests, in one binary: each module holds one promise.
+
+use std::time::Duration;
+
+use grace_hash_join::testing::{Case, within};
+
+mod anchors;
+mod cancel;
+mod faults;
+mod matrix;
+mod observer;
+mod reference;
+mod shapes;
+mod skew;
+mod spill;
+
+/// How long a run may take before it counts as hanging.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// Runs something about a case under the watchdog; a failure names the case.
+fn run<T, F>(case: &Case, what: impl FnOnce() -> F + Send + 'static) -> T
+where
+    T: Send + 'static,
+    F: Future<Output = T>,
+{
+    within(WATCHDOG, what).unwrap_or_else(|reason| panic!("{case}: {reason}"))
+}
