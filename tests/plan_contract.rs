@@ -18,7 +18,7 @@ use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
-use datafusion::physical_plan::metrics::{MetricValue, MetricsSet};
+use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
@@ -435,7 +435,7 @@ async fn it_executes_twice_and_counts_what_it_did() -> Result<()> {
         assert_eq!(lengths[0], lengths[1]);
         let metrics = node.metrics().unwrap();
         assert_eq!(metrics.output_rows(), Some(lengths[0] * 2));
-        let value = |name| metrics.sum_by_name(name).map(MetricValue::as_usize);
+        let value = |name| metrics.sum_by_name(name).map(|m| m.as_usize());
         assert_eq!(value("build_input_rows"), Some(200));
         assert_eq!(value("input_rows"), Some(2000));
         let has_spilled = spill == "all";
