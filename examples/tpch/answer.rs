@@ -25,7 +25,7 @@ use crate::supervisor::Finished;
 const RELATIVE_TOLERANCE: f64 = 1e-9;
 
 /// Whether two workers gave the same answer.
-pub async fn equal(left: &Finished, right: &Finished) -> Result<bool> {
+pub(crate) async fn equal(left: &Finished, right: &Finished) -> Result<bool> {
     let (left, right) = (left.answer(), right.answer());
     tokio::task::spawn_blocking(move || equal_batches(&read(&left)?, &read(&right)?)).await?
 }
@@ -129,7 +129,7 @@ fn close(a: Option<f64>, b: Option<f64>) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => {
             let near = (a - b).abs() <= RELATIVE_TOLERANCE * a.abs().max(b.abs());
-            a == b || near || (a.is_nan() && b.is_nan())
+            near || a.total_cmp(&b).is_eq() || (a.is_nan() && b.is_nan())
         }
         (a, b) => a.is_none() && b.is_none(),
     }

@@ -16,26 +16,26 @@ use crate::queries::Selection;
 /// Ends with code 0 only if `grace` ran and gave the right answer to every query.
 #[derive(Parser, Debug)]
 #[command(name = "tpch")]
-pub struct Args {
+pub(crate) struct Args {
     /// What to run: 1 to 22 (several as 7,9,18 or 1..22), `all`, or a file with one query.
     #[arg(long, default_value = "18", value_name = "N|all|FILE.sql")]
-    pub query: Selection,
+    pub(crate) query: Selection,
 
     /// TPC-H scale factor; 1 is about 1 GB of text, 0.4 GB of Parquet.
     #[arg(long, default_value = "1", value_name = "SF", value_parser = parse_scale)]
-    pub scale: f64,
+    pub(crate) scale: f64,
 
     /// Memory limit of every engine but the reference, such as 64MB, 1.5G or 512K; 0 is none.
     #[arg(long, default_value = "64MB", value_name = "SIZE")]
-    pub memory: Memory,
+    pub(crate) memory: Memory,
 
     /// DataFusion's memory pool that enforces the limit.
     #[arg(long, default_value = "fair")]
-    pub pool: Pool,
+    pub(crate) pool: Pool,
 
     /// `datafusion.execution.target_partitions`.
     #[arg(long, default_value = "2", value_name = "N")]
-    pub partitions: NonZeroUsize,
+    pub(crate) partitions: NonZeroUsize,
 
     /// The engines to run, separated by commas; `reference` always runs too.
     #[arg(
@@ -44,28 +44,28 @@ pub struct Args {
         default_value = "hash,sort_merge,grace",
         value_name = "ENGINES"
     )]
-    pub engine: Vec<Engine>,
+    pub(crate) engine: Vec<Engine>,
 
     /// Directory of the tables as Parquet files, made if missing [default: target/tpch/sf{SF}].
     #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
 
     /// A DataFusion or `grace_hash_join.*` option, set with SQL `SET`; repeatable. The reference
     /// ignores `datafusion.runtime.*`.
     #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<Setting>,
+    pub(crate) set: Vec<Setting>,
 
     /// Print each plan with its metrics (to stderr if the format is JSON).
     #[arg(long)]
-    pub explain: bool,
+    pub(crate) explain: bool,
 
     /// Run everything so often, engines taking turns, and report medians.
     #[arg(long, default_value = "1", value_name = "N")]
-    pub runs: NonZeroUsize,
+    pub(crate) runs: NonZeroUsize,
 
     /// How to print results.
     #[arg(long, default_value = "table")]
-    pub format: Format,
+    pub(crate) format: Format,
 
     /// Seconds after which a run is killed and reported as an error.
     #[arg(long, default_value = "300", value_name = "SECS")]
@@ -73,15 +73,15 @@ pub struct Args {
 
     /// Set by this program itself when it starts a process for one engine.
     #[command(flatten)]
-    pub worker: WorkerArgs,
+    pub(crate) worker: WorkerArgs,
 }
 
 /// What the main process adds to its own command line to make a worker of it.
 #[derive(clap::Args, Debug)]
-pub struct WorkerArgs {
+pub(crate) struct WorkerArgs {
     /// The engine to run.
     #[arg(id = "worker-engine", long = "worker-engine", hide = true)]
-    pub engine: Option<Engine>,
+    pub(crate) engine: Option<Engine>,
     /// Which of the selected queries to run.
     #[arg(
         id = "worker-query",
@@ -89,15 +89,15 @@ pub struct WorkerArgs {
         hide = true,
         default_value = "0"
     )]
-    pub query: usize,
+    pub(crate) query: usize,
     /// Where to put the answer.
     #[arg(id = "worker-answer", long = "worker-answer", hide = true)]
-    pub answer: Option<PathBuf>,
+    pub(crate) answer: Option<PathBuf>,
 }
 
 impl Args {
     /// The engines to run, the reference first, each once.
-    pub fn engines(&self) -> Vec<Engine> {
+    pub(crate) fn engines(&self) -> Vec<Engine> {
         let mut engines = vec![Engine::Reference];
         for &engine in &self.engine {
             if !engines.contains(&engine) {
@@ -108,7 +108,7 @@ impl Args {
     }
 
     /// How long a run may take.
-    pub fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
 }
@@ -122,7 +122,7 @@ fn parse_scale(text: &str) -> Result<f64, String> {
 
 /// A memory limit in bytes; `None` is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory(pub Option<usize>);
+pub(crate) struct Memory(pub(crate) Option<usize>);
 
 impl FromStr for Memory {
     type Err = String;
@@ -142,7 +142,7 @@ impl FromStr for Memory {
 
 /// DataFusion's memory pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Pool {
+pub(crate) enum Pool {
     /// `FairSpillPool`: an even share for each operator that can spill.
     Fair,
     /// `GreedyMemoryPool`: first come, first served.
@@ -160,11 +160,11 @@ impl std::fmt::Display for Pool {
 
 /// `KEY=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
+pub(crate) struct Setting {
     /// The name of the option.
-    pub key: String,
+    pub(crate) key: String,
     /// Its value, as one would write it between quotes in `SET`.
-    pub value: String,
+    pub(crate) value: String,
 }
 
 impl FromStr for Setting {
@@ -185,7 +185,7 @@ impl FromStr for Setting {
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people.
     Table,
     /// One object a line for each engine and query.

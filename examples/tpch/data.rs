@@ -29,7 +29,7 @@ use crate::args::Args;
 use crate::progress::{self, Progress};
 
 /// The tables of TPC-H, the longest to generate first.
-pub const TABLES: [&str; 8] = [
+pub(crate) const TABLES: [&str; 8] = [
     "lineitem", "orders", "partsupp", "part", "customer", "supplier", "nation", "region",
 ];
 
@@ -40,7 +40,7 @@ const ROW_GROUP_ROWS: usize = 128 * 1024;
 const PARTIAL: &str = ".partial";
 
 /// The directory of the tables.
-pub fn directory(args: &Args) -> PathBuf {
+pub(crate) fn directory(args: &Args) -> PathBuf {
     args.data.clone().unwrap_or_else(|| {
         let root = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(PathBuf::new, PathBuf::from);
         root.join("target/tpch").join(format!("sf{}", args.scale))
@@ -48,12 +48,12 @@ pub fn directory(args: &Args) -> PathBuf {
 }
 
 /// The file of a table.
-pub fn file(directory: &Path, table: &str) -> PathBuf {
+pub(crate) fn file(directory: &Path, table: &str) -> PathBuf {
     directory.join(format!("{table}.parquet"))
 }
 
 /// Generates the tables unless they are there. Dropping the future stops it and cleans up.
-pub async fn prepare(args: &Args) -> Result<()> {
+pub(crate) async fn prepare(args: &Args) -> Result<()> {
     let directory = directory(args);
     let missing: Vec<_> = TABLES
         .iter()
@@ -167,7 +167,9 @@ fn generate_tables(directory: &Path, scale: f64, stop: &AtomicBool, bar: &Progre
     let next = AtomicUsize::new(0);
     let work = || -> Result<()> {
         while let Some(table) = TABLES.get(next.fetch_add(1, Ordering::Relaxed)) {
-            write_table(directory, table, scale, stop, bar)?;
+            // One failure stops all.
+            write_table(directory, table, scale, stop, bar)
+                .inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
         }
         Ok(())
     };
@@ -176,8 +178,7 @@ fn generate_tables(directory: &Path, scale: f64, stop: &AtomicBool, bar: &Progre
         let threads: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
         threads
             .into_iter()
-            .map(|thread| thread.join().map_err(|_| "a generator panicked")?)
-            .collect()
+            .try_for_each(|thread| thread.join().map_err(|_| "a generator panicked")?)
     })
 }
 

@@ -18,7 +18,7 @@ use crate::data;
 /// A way to join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub enum Engine {
+pub(crate) enum Engine {
     /// DataFusion's hash join without a memory limit, whose answer is the right one.
     Reference,
     /// DataFusion as it is: hash joins.
@@ -71,16 +71,16 @@ impl Engine {
 }
 
 /// A session with the eight tables.
-pub struct Session {
+pub(crate) struct Session {
     /// The session.
-    pub context: SessionContext,
+    pub(crate) context: SessionContext,
     /// Its memory pool, which remembers its peak.
-    pub pool: Arc<PeakRecordingPool>,
+    pub(crate) pool: Arc<PeakRecordingPool>,
 }
 
 impl Session {
     /// Sets up a session of an engine as the command line asks for.
-    pub async fn start(engine: Engine, args: &Args) -> Result<Self> {
+    pub(crate) async fn start(engine: Engine, args: &Args) -> Result<Self> {
         let config = SessionConfig::new().with_target_partitions(args.partitions.get());
         let runtime = RuntimeEnvBuilder::new()
             .with_memory_pool(engine.pool(args))

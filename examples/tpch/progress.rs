@@ -6,11 +6,11 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar that disappears when it is dropped.
-pub struct Progress(ProgressBar);
+pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
     /// Moves on by `count`.
-    pub fn advance(&self, count: usize) {
+    pub(crate) fn advance(&self, count: usize) {
         self.0.inc(u64::try_from(count).unwrap_or(u64::MAX));
     }
 }
@@ -22,7 +22,7 @@ impl Drop for Progress {
 }
 
 /// Shows that something of unknown length goes on.
-pub fn spinner(what: &str) -> Progress {
+pub(crate) fn spinner(what: &str) -> Progress {
     let bar = shown(
         ProgressBar::new_spinner(),
         "{spinner} {msg} {elapsed}",
@@ -33,13 +33,13 @@ pub fn spinner(what: &str) -> Progress {
 }
 
 /// Shows how much of `total` is done.
-pub fn bar(what: &str, total: u64) -> Progress {
+pub(crate) fn bar(what: &str, total: u64) -> Progress {
     let template = "{msg} {wide_bar} {human_pos}/{human_len} rows, {eta} left";
     Progress(shown(ProgressBar::new(total), template, what))
 }
 
 /// A line for the user that is no result.
-pub fn note(line: &str) {
+pub(crate) fn note(line: &str) {
     // Nobody to tell if stderr is closed.
     let _ = writeln!(stderr(), "{line}");
 }

@@ -36,16 +36,16 @@ const Q11_FRACTION: (&str, f64) = ("* 0.0001", 0.0001);
 
 /// A query with the name that reports give it.
 #[derive(Clone, Debug)]
-pub struct Query {
+pub(crate) struct Query {
     /// `q18`, or the name of a file.
-    pub name: String,
+    pub(crate) name: String,
     /// The text.
-    pub sql: String,
+    pub(crate) sql: String,
 }
 
 /// What `--query` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Selection {
+pub(crate) enum Selection {
     /// Queries of TPC-H by number.
     Numbers(Vec<usize>),
     /// One query in a file.
@@ -86,7 +86,7 @@ fn parse_number(text: &str) -> Result<usize, String> {
 
 impl Selection {
     /// The selected queries for data of this scale.
-    pub fn load(&self, scale: f64) -> Result<Vec<Query>> {
+    pub(crate) fn load(&self, scale: f64) -> Result<Vec<Query>> {
         match self {
             Self::Numbers(numbers) => Ok(numbers.iter().map(|&n| tpch(n, scale)).collect()),
             Self::File(path) => {

@@ -13,17 +13,17 @@ use crate::queries::Query;
 use crate::worker::Outcome;
 
 /// What an engine did with a query, in one run or several.
-pub struct Record {
+pub(crate) struct Record {
     query: String,
     /// The engine.
-    pub engine: Engine,
+    pub(crate) engine: Engine,
     outcomes: Vec<Outcome>,
     equal: Vec<Option<bool>>,
 }
 
 impl Record {
     /// A record without runs.
-    pub fn new(query: &str, engine: Engine) -> Self {
+    pub(crate) fn new(query: &str, engine: Engine) -> Self {
         Self {
             query: query.to_owned(),
             engine,
@@ -33,13 +33,13 @@ impl Record {
     }
 
     /// Adds a run, and whether its answer was the reference's, if there is one.
-    pub fn add(&mut self, outcome: Outcome, equal: Option<bool>) {
+    pub(crate) fn add(&mut self, outcome: Outcome, equal: Option<bool>) {
         self.outcomes.push(outcome);
         self.equal.push(equal);
     }
 
     /// Whether every run gave the right answer.
-    pub fn is_right(&self) -> bool {
+    pub(crate) fn is_right(&self) -> bool {
         self.error().is_none() && self.equal() == Some(true)
     }
 
@@ -97,7 +97,10 @@ impl Record {
 
     /// The cells of the table, in the order of [`COLUMNS`].
     fn cells(&self) -> [String; 9] {
-        let size = |bytes: Option<u64>| shown(bytes, |bytes| human_readable_size(bytes as usize));
+        let size = |bytes: Option<u64>| {
+            let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
+            shown(bytes, human_readable_size)
+        };
         let outcome = match (self.error(), self.rows()) {
             (Some(error), _) => error.lines().next().unwrap_or("error").to_owned(),
             (None, rows) => shown(rows, |rows| format!("{rows} rows")),
@@ -147,7 +150,7 @@ const COLUMNS: [(&str, usize); 9] = [
 const LAST_OF_WORDS: usize = 2;
 
 /// Prints records as they come.
-pub struct Report {
+pub(crate) struct Report {
     title: String,
     format: Format,
     explain: bool,
@@ -155,7 +158,7 @@ pub struct Report {
 
 impl Report {
     /// A report of these queries.
-    pub fn new(args: &Args, queries: &[Query]) -> Self {
+    pub(crate) fn new(args: &Args, queries: &[Query]) -> Self {
         let limit = match args.memory {
             Memory(Some(bytes)) => format!("{} pool of {}", args.pool, human_readable_size(bytes)),
             Memory(None) => "no memory limit".to_owned(),
@@ -173,7 +176,7 @@ impl Report {
     }
 
     /// Prints what comes before the first record.
-    pub fn start(&self) -> Result<()> {
+    pub(crate) fn start(&self) -> Result<()> {
         if self.format == Format::Table {
             let mut out = stdout().lock();
             writeln!(out, "{}\n", self.title)?;
@@ -184,7 +187,7 @@ impl Report {
     }
 
     /// Prints what all engines did with a query.
-    pub fn query(&self, records: &[Record]) -> Result<()> {
+    pub(crate) fn query(&self, records: &[Record]) -> Result<()> {
         let mut out = stdout().lock();
         for record in records {
             match self.format {
@@ -214,15 +217,16 @@ fn write_row(out: &mut impl Write, cells: &[String; 9]) -> Result<()> {
         .collect();
     let height = wrapped.iter().map(Vec::len).max().unwrap_or(0);
     for line in 0..height {
-        let mut text = String::new();
-        for (index, (lines, (_, width))) in wrapped.iter().zip(COLUMNS).enumerate() {
+        let columns = wrapped.iter().zip(COLUMNS).enumerate();
+        let parts = columns.map(|(index, (lines, (_, width)))| {
             let part = lines.get(line).map_or("", String::as_str);
             if index <= LAST_OF_WORDS {
-                text += &format!("{part:<width$}  ");
+                format!("{part:<width$}")
             } else {
-                text += &format!("{part:>width$}  ");
+                format!("{part:>width$}")
             }
-        }
+        });
+        let text = parts.collect::<Vec<_>>().join("  ");
         writeln!(out, "{}", text.trim_end())?;
     }
     Ok(())

@@ -22,15 +22,15 @@ use crate::worker::{self, Outcome};
 const POLL: Duration = Duration::from_millis(10);
 
 /// What a worker left.
-pub struct Finished {
+pub(crate) struct Finished {
     /// What it reported, or what was seen from outside.
-    pub outcome: Outcome,
+    pub(crate) outcome: Outcome,
     directory: TempDir,
 }
 
 impl Finished {
     /// The file of the answer; it lives as long as this value.
-    pub fn answer(&self) -> PathBuf {
+    pub(crate) fn answer(&self) -> PathBuf {
         answer_in(&self.directory)
     }
 }
@@ -40,7 +40,7 @@ fn answer_in(directory: &TempDir) -> PathBuf {
 }
 
 /// Runs a query in a new process. Dropping the future ends the process and removes its files.
-pub async fn run(engine: Engine, query: usize, args: &Args) -> Result<Finished> {
+pub(crate) async fn run(engine: Engine, query: usize, args: &Args) -> Result<Finished> {
     let directory = tempfile::Builder::new().prefix("tpch-").tempdir()?;
     let mut worker = Worker::start(engine, query, &directory)?;
     let start = Instant::now();

@@ -23,32 +23,32 @@ use crate::{Error, Result};
 
 /// What running a query once came to. Numbers are `None` where nobody knows them.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Why it failed, if it did.
-    pub error: Option<String>,
+    pub(crate) error: Option<String>,
     /// Rows of the answer.
-    pub rows: Option<u64>,
+    pub(crate) rows: Option<u64>,
     /// From the text of the query to its last row.
-    pub seconds: Option<f64>,
+    pub(crate) seconds: Option<f64>,
     /// The most that was reserved in the pool at a time.
-    pub pool_peak: Option<u64>,
+    pub(crate) pool_peak: Option<u64>,
     /// The most that the process occupied at a time.
-    pub process_peak: Option<u64>,
+    pub(crate) process_peak: Option<u64>,
     /// Bytes written to disk by the joins of this crate for `grace`, by all operators otherwise.
-    pub spilled_bytes: Option<u64>,
+    pub(crate) spilled_bytes: Option<u64>,
     /// Files written by the same.
-    pub spill_files: Option<u64>,
+    pub(crate) spill_files: Option<u64>,
     /// Bytes written to disk by all operators.
-    pub plan_spilled_bytes: Option<u64>,
+    pub(crate) plan_spilled_bytes: Option<u64>,
     /// How many joins of this crate the plan has.
-    pub grace_nodes: Option<u64>,
+    pub(crate) grace_nodes: Option<u64>,
     /// The plan with its metrics.
-    pub plan: Option<String>,
+    pub(crate) plan: Option<String>,
 }
 
 impl Outcome {
     /// As a worker prints it.
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         json!({
             "error": self.error,
             "rows": self.rows,
@@ -64,7 +64,7 @@ impl Outcome {
     }
 
     /// As the supervisor reads it.
-    pub fn from_json(json: &Value) -> Self {
+    pub(crate) fn from_json(json: &Value) -> Self {
         let text = |key: &str| json[key].as_str().map(str::to_owned);
         Self {
             error: text("error"),
@@ -82,7 +82,7 @@ impl Outcome {
 }
 
 /// The main function of a worker.
-pub async fn run(engine: Engine, args: &Args) -> Result<()> {
+pub(crate) async fn run(engine: Engine, args: &Args) -> Result<()> {
     let answer = args
         .worker
         .answer
@@ -225,7 +225,7 @@ fn add_spills(plan: &dyn ExecutionPlan, all: &mut Spills, grace: &mut Spills) {
 }
 
 /// The most memory that a process occupied at a time, where the system says so (Linux).
-pub fn process_peak(process: &str) -> Option<u64> {
+pub(crate) fn process_peak(process: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status
         .lines()
