@@ -90,9 +90,9 @@ pub(crate) struct WorkerArgs {
         default_value = "0"
     )]
     pub(crate) query: usize,
-    /// Where to put the answer.
-    #[arg(id = "worker-answer", long = "worker-answer", hide = true)]
-    pub(crate) answer: Option<PathBuf>,
+    /// Where to put the answer and temporary files: a directory in the run's directory.
+    #[arg(id = "worker-directory", long = "worker-directory", hide = true)]
+    pub(crate) directory: Option<PathBuf>,
 }
 
 impl Args {

@@ -35,6 +35,7 @@ mod report;
 mod supervisor;
 mod worker;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -43,6 +44,7 @@ use tokio::runtime::Runtime;
 use args::Args;
 use engine::Engine;
 use report::{Record, Report};
+use supervisor::Task;
 
 /// Whatever went wrong, for the user to read.
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -87,11 +89,12 @@ fn failure(error: &Error) -> ExitCode {
 async fn compare(args: &Args) -> Result<bool> {
     let queries = args.query.load(args.scale)?;
     data::prepare(args).await?;
+    let directory = supervisor::run_directory()?;
     let report = Report::new(args, &queries);
     report.start()?;
     let mut proven = args.engines().contains(&Engine::Grace);
     for (index, query) in queries.iter().enumerate() {
-        let records = compare_query(args, index, &query.name).await?;
+        let records = compare_query(args, index, &query.name, directory.path()).await?;
         proven &= records
             .iter()
             .filter(|record| record.engine == Engine::Grace)
@@ -105,7 +108,12 @@ async fn compare(args: &Args) -> Result<bool> {
 }
 
 /// Runs one query `--runs` times, the engines taking turns, and gives a record for each engine.
-async fn compare_query(args: &Args, index: usize, name: &str) -> Result<Vec<Record>> {
+async fn compare_query(
+    args: &Args,
+    query: usize,
+    name: &str,
+    directory: &Path,
+) -> Result<Vec<Record>> {
     let engines = args.engines();
     let mut records: Vec<Record> = engines
         .iter()
@@ -114,9 +122,13 @@ async fn compare_query(args: &Args, index: usize, name: &str) -> Result<Vec<Reco
     let mut reference = None;
     for run in 1..=args.runs.get() {
         for record in &mut records {
+            let task = Task {
+                engine: record.engine,
+                query,
+            };
             let label = format!("{name} {} (run {run} of {})", record.engine, args.runs);
             let _spinner = progress::spinner(&label);
-            let finished = supervisor::run(record.engine, index, args).await?;
+            let finished = supervisor::run(task, args, directory).await?;
             let equal = match &reference {
                 _ if finished.outcome.error.is_some() => None,
                 // The first answer of the reference is the measure, so equal to itself.

@@ -21,6 +21,25 @@ use crate::worker::{self, Outcome};
 /// How often a running worker is looked at. Times are measured inside the worker.
 const POLL: Duration = Duration::from_millis(10);
 
+/// What the names of directories of runs begin with.
+const PREFIX: &str = "tpch-";
+
+/// Makes the directory of a run of this program, in which each worker gets one of its own.
+pub(crate) fn run_directory() -> Result<TempDir> {
+    Ok(tempfile::Builder::new().prefix(PREFIX).tempdir()?)
+}
+
+/// Whether this looks like such a directory, which one may remove.
+pub(crate) fn is_run_directory(path: &Path) -> bool {
+    let name = path.file_name();
+    name.is_some_and(|name| name.to_string_lossy().starts_with(PREFIX))
+}
+
+/// The file of the answer in a worker's directory.
+pub(crate) fn answer_in(directory: &Path) -> PathBuf {
+    directory.join("answer.arrows")
+}
+
 /// What a worker left.
 pub(crate) struct Finished {
     /// What it reported, or what was seen from outside.
@@ -31,18 +50,23 @@ pub(crate) struct Finished {
 impl Finished {
     /// The file of the answer; it lives as long as this value.
     pub(crate) fn answer(&self) -> PathBuf {
-        answer_in(&self.directory)
+        answer_in(self.directory.path())
     }
 }
 
-fn answer_in(directory: &TempDir) -> PathBuf {
-    directory.path().join("answer.arrows")
+/// One query with one engine.
+#[derive(Clone, Copy)]
+pub(crate) struct Task {
+    /// The engine.
+    pub(crate) engine: Engine,
+    /// Which of the selected queries.
+    pub(crate) query: usize,
 }
 
-/// Runs a query in a new process. Dropping the future ends the process and removes its files.
-pub(crate) async fn run(engine: Engine, query: usize, args: &Args) -> Result<Finished> {
-    let directory = tempfile::Builder::new().prefix("tpch-").tempdir()?;
-    let mut worker = Worker::start(engine, query, &directory)?;
+/// Runs a task in a new process. Dropping the future ends the process and removes its files.
+pub(crate) async fn run(task: Task, args: &Args, run_directory: &Path) -> Result<Finished> {
+    let directory = TempDir::new_in(run_directory)?;
+    let mut worker = Worker::start(task, directory.path())?;
     let start = Instant::now();
     let status = loop {
         if let Some(status) = worker.child.try_wait()? {
@@ -77,18 +101,18 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(engine: Engine, query: usize, directory: &TempDir) -> Result<Self> {
+    fn start(task: Task, directory: &Path) -> Result<Self> {
         let mut command = Command::new(this_program()?);
         command
             .args(env::args_os().skip(1))
             .arg("--worker-engine")
-            .arg(engine.to_string())
+            .arg(task.engine.to_string())
             .arg("--worker-query")
-            .arg(query.to_string())
-            .arg("--worker-answer")
-            .arg(answer_in(directory))
+            .arg(task.query.to_string())
+            .arg("--worker-directory")
+            .arg(directory)
             // Where DataFusion spills: one of these says where temporary files belong.
-            .envs(["TMPDIR", "TMP", "TEMP"].map(|name| (name, directory.path())))
+            .envs(["TMPDIR", "TMP", "TEMP"].map(|name| (name, directory)))
             // Kept open and never written to: it ends when this process does.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write, stdin, stdout};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::args::Args;
 use crate::engine::{Engine, Session};
+use crate::supervisor;
 use crate::{Error, Result};
 
 /// What running a query once came to. Numbers are `None` where nobody knows them.
@@ -83,12 +84,10 @@ impl Outcome {
 
 /// The main function of a worker.
 pub(crate) async fn run(engine: Engine, args: &Args) -> Result<()> {
-    let answer = args
-        .worker
-        .answer
-        .clone()
-        .ok_or("a worker needs --worker-answer")?;
-    end_with_parent(&answer)?;
+    let directory = args.worker.directory.as_deref();
+    let directory = directory.ok_or("a worker needs --worker-directory")?;
+    let answer = supervisor::answer_in(directory);
+    end_with_parent(directory);
     let queries = args.query.load(args.scale)?;
     let query = queries.get(args.worker.query).ok_or("no such query")?;
     let outcome = match Session::start(engine, args).await {
@@ -102,19 +101,18 @@ pub(crate) async fn run(engine: Engine, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Ends this process, its files with it, when the parent is gone: standard input ends then.
-fn end_with_parent(answer: &Path) -> Result<()> {
-    let directory = answer
-        .parent()
-        .map(PathBuf::from)
-        .ok_or("the answer needs a directory")?;
+/// Ends this process, and removes the files of the run, when the parent is gone without having
+/// done so: standard input ends then.
+fn end_with_parent(directory: &Path) {
+    let run = directory.parent().map(Path::to_owned);
     thread::spawn(move || {
         // Nobody writes there, so this returns when the pipe is closed, however that is reported.
         let _ = stdin().read_to_end(&mut vec![]);
-        let _ = fs::remove_dir_all(directory);
+        if let Some(run) = run.filter(|run| supervisor::is_run_directory(run)) {
+            let _ = fs::remove_dir_all(run);
+        }
         std::process::exit(1);
     });
-    Ok(())
 }
 
 async fn measure(engine: Engine, session: &Session, sql: &str, answer: &Path) -> Outcome {
