@@ -134,3 +134,59 @@ fn close(a: Option<f64>, b: Option<f64>) -> bool {
         (a, b) => a.is_none() && b.is_none(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Float64Array, Int64Array};
+
+    use super::*;
+
+    /// An answer with a column of integers and one of floats.
+    fn answer(rows: &[(Option<i64>, Option<f64>)]) -> RecordBatch {
+        let keys: Int64Array = rows.iter().map(|row| row.0).collect();
+        let floats: Float64Array = rows.iter().map(|row| row.1).collect();
+        let columns: [(&str, ArrayRef); 2] = [("key", Arc::new(keys)), ("float", Arc::new(floats))];
+        RecordBatch::try_from_iter(columns).unwrap()
+    }
+
+    fn are_equal(
+        left: &[(Option<i64>, Option<f64>)],
+        right: &[(Option<i64>, Option<f64>)],
+    ) -> bool {
+        equal_batches(&answer(left), &answer(right)).unwrap()
+    }
+
+    #[test]
+    fn order_does_not_count_but_multiplicity_does() {
+        let (a, b) = ((Some(1), Some(0.5)), (Some(2), None));
+        assert!(are_equal(&[a, b, a], &[a, a, b]));
+        assert!(!are_equal(&[a, b, a], &[a, b, b]));
+        assert!(!are_equal(&[a, b], &[a, b, b]));
+    }
+
+    #[test]
+    fn floats_are_compared_with_tolerance_and_integers_exactly() {
+        let near = 1e6 + 1e-6;
+        assert!(are_equal(&[(None, Some(1e6))], &[(None, Some(near))]));
+        assert!(!are_equal(&[(None, Some(1e6))], &[(None, Some(1e6 + 1.0))]));
+        assert!(!are_equal(&[(Some(1), None)], &[(Some(2), None)]));
+        assert!(!are_equal(&[(Some(1), None)], &[(None, None)]));
+        assert!(are_equal(
+            &[(None, Some(f64::NAN))],
+            &[(None, Some(-f64::NAN))]
+        ));
+        let infinite = (None, Some(f64::INFINITY));
+        assert!(are_equal(&[infinite], &[infinite]));
+    }
+
+    #[test]
+    fn an_answer_of_floats_alone_has_rows_to_compare() {
+        let only = |values: Vec<f64>| {
+            let column: ArrayRef = Arc::new(Float64Array::from(values));
+            RecordBatch::try_from_iter([("float", column)]).unwrap()
+        };
+        let left = only(vec![1.0, 2.0]);
+        assert!(equal_batches(&left, &only(vec![2.0, 1.0])).unwrap());
+        assert!(!equal_batches(&left, &only(vec![2.0, 2.0])).unwrap());
+    }
+}

@@ -127,15 +127,12 @@ pub(crate) struct Memory(pub(crate) Option<usize>);
 impl FromStr for Memory {
     type Err = String;
 
-    /// Reads sizes as DataFusion does, and also with a final `B`, in small letters, or in bytes.
+    /// Reads sizes as DataFusion does, and also with a final `B` or in small letters.
     fn from_str(text: &str) -> Result<Self, String> {
         let upper = text.trim().to_ascii_uppercase();
         let size = upper.strip_suffix('B').unwrap_or(&upper);
-        let bytes = match size.parse::<usize>() {
-            Ok(bytes) => bytes,
-            Err(_) => SessionContext::parse_capacity_limit("--memory", size)
-                .map_err(|error| error.strip_backtrace())?,
-        };
+        let bytes = SessionContext::parse_capacity_limit("--memory", size)
+            .map_err(|error| error.strip_backtrace())?;
         Ok(Self((bytes > 0).then_some(bytes)))
     }
 }
@@ -190,4 +187,30 @@ pub(crate) enum Format {
     Table,
     /// One object a line for each engine and query.
     Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_1024_with_or_without_b() {
+        let read = |text: &str| text.parse::<Memory>().ok().map(|Memory(bytes)| bytes);
+        for (text, bytes) in [("64MB", 64 << 20), ("64m", 64 << 20), ("1.5G", 3 << 29)] {
+            assert_eq!(read(text), Some(Some(bytes)), "{text}");
+        }
+        for text in ["0", "0MB"] {
+            assert_eq!(read(text), Some(None), "{text}");
+        }
+        for text in ["", "64", "5X", "-1M", "MB"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn engines_run_once_and_after_the_reference() {
+        let args = Args::parse_from(["tpch", "--engine", "grace,hash,grace"]);
+        let engines = [Engine::Reference, Engine::Grace, Engine::Hash];
+        assert_eq!(args.engines(), engines);
+    }
 }

@@ -81,25 +81,7 @@ pub(crate) struct Session {
 impl Session {
     /// Sets up a session of an engine as the command line asks for.
     pub(crate) async fn start(engine: Engine, args: &Args) -> Result<Self> {
-        let config = SessionConfig::new().with_target_partitions(args.partitions.get());
-        let runtime = RuntimeEnvBuilder::new()
-            .with_memory_pool(engine.pool(args))
-            .build_arc()?;
-        let context = SessionContext::new_with_config_rt(with_grace_options(config), runtime);
-        // DataFusion 55.2 can wait for ever where two tasks spill into one partition of an
-        // exchange, unless a spill file is closed after each batch.
-        set(
-            &context,
-            "datafusion.execution.max_spill_file_size_bytes",
-            "1",
-        )
-        .await?;
-        for (key, value) in engine.settings() {
-            set(&context, key, value).await?;
-        }
-        for setting in args.set.iter().filter(|setting| engine.obeys(&setting.key)) {
-            set(&context, &setting.key, &setting.value).await?;
-        }
+        let context = configure(engine, args).await?;
         let session = Self::finish(engine, &context)?;
         let directory = data::directory(args);
         for table in data::TABLES {
@@ -131,6 +113,30 @@ impl Session {
         let context = SessionContext::new_with_state(state);
         Ok(Self { context, pool })
     }
+}
+
+/// A context with the pool and the options that the command line asks for.
+pub(crate) async fn configure(engine: Engine, args: &Args) -> Result<SessionContext> {
+    let config = SessionConfig::new().with_target_partitions(args.partitions.get());
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(engine.pool(args))
+        .build_arc()?;
+    let context = SessionContext::new_with_config_rt(with_grace_options(config), runtime);
+    // DataFusion 55.2 can wait for ever where two tasks spill into one partition of an exchange,
+    // unless a spill file is closed after each batch.
+    set(
+        &context,
+        "datafusion.execution.max_spill_file_size_bytes",
+        "1",
+    )
+    .await?;
+    for (key, value) in engine.settings() {
+        set(&context, key, value).await?;
+    }
+    for setting in args.set.iter().filter(|setting| engine.obeys(&setting.key)) {
+        set(&context, &setting.key, &setting.value).await?;
+    }
+    Ok(context)
 }
 
 /// Makes the options of this crate known to `SET`.

@@ -88,6 +88,8 @@ fn failure(error: &Error) -> ExitCode {
 /// Runs every query with every engine; true if `grace` gave the right answer to all of them.
 async fn compare(args: &Args) -> Result<bool> {
     let queries = args.query.load(args.scale)?;
+    // A mistake in `--set` is better found now than in every worker.
+    engine::configure(Engine::Hash, args).await?;
     data::prepare(args).await?;
     let directory = supervisor::run_directory()?;
     let report = Report::new(args, &queries);

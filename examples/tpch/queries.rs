@@ -115,3 +115,28 @@ fn tpch(number: usize, scale: f64) -> Query {
         sql,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_selected_by_number_list_range_all_and_file() {
+        let numbers = |text: &str| match text.parse::<Selection>() {
+            Ok(Selection::Numbers(numbers)) => numbers,
+            _ => vec![],
+        };
+        assert_eq!(numbers("18"), [18]);
+        assert_eq!(numbers("q7,9..11"), [7, 9, 10, 11]);
+        assert_eq!(numbers("all").len(), 22);
+        assert!(numbers("23").is_empty());
+        let file = Selection::File(PathBuf::from("my/own.sql"));
+        assert_eq!("my/own.sql".parse(), Ok(file));
+    }
+
+    #[test]
+    fn the_fraction_of_q11_shrinks_with_the_scale() {
+        assert!(tpch(11, 1.0).sql.contains("* 0.0001\n"));
+        assert!(tpch(11, 10.0).sql.contains("* 0.00001\n"));
+    }
+}

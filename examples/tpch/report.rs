@@ -253,3 +253,37 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     }
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(seconds: f64, error: Option<&str>) -> Outcome {
+        Outcome {
+            error: error.map(str::to_owned),
+            rows: error.is_none().then_some(7),
+            seconds: Some(seconds),
+            ..Outcome::default()
+        }
+    }
+
+    #[test]
+    fn one_failed_run_of_several_fails_the_record() {
+        let mut record = Record::new("q1", Engine::Grace);
+        record.add(run(3.0, None), Some(true));
+        record.add(run(1.0, None), Some(true));
+        assert!(record.is_right());
+        assert_eq!((record.rows(), record.seconds()), (Some(7), Some(2.0)));
+        record.add(run(9.0, Some("Resources exhausted")), None);
+        assert!(!record.is_right());
+        assert_eq!((record.rows(), record.seconds()), (None, Some(3.0)));
+        assert_eq!(record.to_json()["ok"], Value::Bool(false));
+        assert_eq!(record.to_json()["answer_equal"], Value::Null);
+    }
+
+    #[test]
+    fn long_words_are_broken() {
+        assert_eq!(wrap("ab cd efghij", 5), ["ab cd", "efghi", "j"]);
+        assert_eq!(wrap("", 5), [""]);
+    }
+}
