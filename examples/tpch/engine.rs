@@ -1,4 +1,5 @@
-//! How a session of each engine is set up. [`grace_rules`] is what using this crate takes.
+//! How a session of each engine is set up. [`with_grace_options`] and
+//! [`grace_rules`] are what using this crate takes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use datafusion::execution::memory_pool::{
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+use grace_hash_join::{GraceHashJoinOptions, physical_optimizer_rules};
 
 use crate::Result;
 use crate::args::{Args, Memory, Pool};
@@ -106,7 +108,7 @@ impl Session {
             .build_arc()?;
         let state = SessionStateBuilder::new_from_existing(context.state());
         let state = match engine {
-            Engine::Grace => grace_rules(state, &runtime)?,
+            Engine::Grace => grace_rules(state, &runtime),
             _ => state,
         };
         let state = state.with_runtime_env(runtime).build();
@@ -141,12 +143,12 @@ pub(crate) async fn configure(engine: Engine, args: &Args) -> Result<SessionCont
 
 /// Makes the options of this crate known to `SET`.
 fn with_grace_options(config: SessionConfig) -> SessionConfig {
-    config
+    config.with_option_extension(GraceHashJoinOptions::default())
 }
 
 /// DataFusion's optimizer rules with the one of this crate among them.
-fn grace_rules(_state: SessionStateBuilder, _runtime: &RuntimeEnv) -> Result<SessionStateBuilder> {
-    Err("the plan node is not there yet".into())
+fn grace_rules(state: SessionStateBuilder, runtime: &RuntimeEnv) -> SessionStateBuilder {
+    state.with_physical_optimizer_rules(physical_optimizer_rules(runtime))
 }
 
 async fn set(context: &SessionContext, key: &str, value: &str) -> Result<()> {
