@@ -84,6 +84,60 @@ pub(crate) fn input_schema(side: &str, index: usize, expected: &DataType) -> Dat
     ))
 }
 
+// The plan node, the rule and its options.
+
+#[cfg(feature = "datafusion")]
+pub(crate) fn volatile_key(expr: &str) -> DataFusionError {
+    plan(format!(
+        "the join key {expr} is volatile: it would differ when it is computed again for spilled rows"
+    ))
+}
+
+#[cfg(feature = "datafusion")]
+pub(crate) fn node_null_aware() -> DataFusionError {
+    plan("a null-aware anti join (NOT IN) cannot be a GraceHashJoinExec; keep HashJoinExec".into())
+}
+
+#[cfg(feature = "datafusion")]
+pub(crate) fn node_mode(mode: &str, build: usize, probe: usize) -> DataFusionError {
+    plan(format!(
+        "a hash join with mode={mode}, {build} build and {probe} probe partitions cannot be a \
+         GraceHashJoinExec; it must be Partitioned, or CollectLeft with one partition on both sides"
+    ))
+}
+
+#[cfg(feature = "datafusion")]
+pub(crate) fn node_partition(
+    mode: &str,
+    partition: usize,
+    counts: (usize, usize),
+) -> DataFusionError {
+    let (build, probe) = counts;
+    internal(format!(
+        "GraceHashJoinExec with mode={mode} cannot execute partition {partition}: its inputs have \
+         {build} and {probe} partitions, which must be equal, and 1 for CollectLeft"
+    ))
+}
+
+#[cfg(feature = "datafusion")]
+pub(crate) fn node_children(children: usize) -> DataFusionError {
+    internal(format!(
+        "GraceHashJoinExec has two children, got {children}"
+    ))
+}
+
+#[cfg(feature = "datafusion")]
+pub(crate) fn bad_option(key: &str, value: &str, good: &str) -> DataFusionError {
+    DataFusionError::Configuration(format!("{key} cannot be '{value}'; it must be {good}"))
+}
+
+#[cfg(feature = "datafusion")]
+pub(crate) fn unknown_option(prefix: &str, key: &str, keys: &str) -> DataFusionError {
+    DataFusionError::Configuration(format!(
+        "there is no option '{key}' in '{prefix}'; there are: {keys}"
+    ))
+}
+
 fn resources(message: String) -> DataFusionError {
     DataFusionError::ResourcesExhausted(message)
 }

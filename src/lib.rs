@@ -22,4 +22,9 @@ pub use join::{
     BuildObserver, GraceHashJoin, GraceHashJoinBuilder, GraceHashJoinStream, JoinKeys,
     ResidualFilter,
 };
+#[cfg(feature = "datafusion")]
+pub use plan::{
+    GraceHashJoinExec, GraceHashJoinOptions, SPILL_JOIN_BUILD_BYTES_ENV, SpillableJoinSelection,
+    physical_optimizer_rules,
+};
 pub use stats::JoinStats;

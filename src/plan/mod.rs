@@ -1,1 +1,34 @@
-//! plan skeleton
+//! The DataFusion half: the plan node, the optimizer rule, the options. The only place that knows
+//! a plan.
+//!
+//! Job: put the join where it is needed and carry it through planning without losing anything that
+//! the replaced node promised. Not its job: joining; that is [`crate::GraceHashJoin`]'s.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `exec` | the node: a [`HashJoinExec`](datafusion_physical_plan::joins::HashJoinExec) that plans, and the join that runs |
+//! | `display` | how the node reads in `EXPLAIN` |
+//! | `expr` | physical expressions as the join's keys and residual filter |
+//! | `dynamic_filter`, `bounds` | the filter that the build side sends to the probe side's scans |
+//! | `metrics` | the join's counters as DataFusion metrics |
+//! | `options` | what SQL `SET` can say |
+//! | `rule` | which joins are replaced; asks `eligibility` (may it be?), `estimate` (need it be?), `order` (does anyone rely on its order?) and `sort_merge` (the other algorithm) |
+
+#![deny(clippy::indexing_slicing)]
+
+mod bounds;
+mod display;
+mod dynamic_filter;
+mod eligibility;
+mod estimate;
+mod exec;
+mod expr;
+mod metrics;
+mod options;
+mod order;
+mod rule;
+mod sort_merge;
+
+pub use exec::GraceHashJoinExec;
+pub use options::GraceHashJoinOptions;
+pub use rule::{SPILL_JOIN_BUILD_BYTES_ENV, SpillableJoinSelection, physical_optimizer_rules};

@@ -1,0 +1,574 @@
+//! The filter that the build side sends to the probe side's scans.
+//!
+//! Job: gather what all build rows of all partitions have in common, spilled ones included, and
+//! publish it once, when it is complete. Not its job: what the predicate looks like (`bounds`), and
+//! pushing the filter to the scans (the template plans that).
+//!
+//! One *round* is one execution of the node: each partition takes its seat in `execute`, reports
+//! when its build side was seen in full, and waits for the others before it polls its probe side.
+//!
+//! Why no row is lost: the filter is `true` until every partition of the round reported. A partition
+//! whose seat is given up without a report (dropped unpolled, dropped midway, failed, finished
+//! early) ends the round with the filter `true`. A new round starts by making the filter `true`
+//! again and by closing the old one, so that the plan can be executed again with other data.
+//!
+//! Why nothing hangs: a partition waits for as long as all others are under way, and each of those
+//! ends in a report or gives up its seat. If one was not polled within [`PATIENCE`], nobody knows
+//! whether it ever will be (streams read one after the other, or in another process), and the round
+//! goes on without waiting; the filter may still come later.
+
+use std::any::Any;
+use std::fmt::{self, Debug, Formatter};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::SchemaRef;
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_common::{NullEquality, Result};
+use datafusion_execution::config::SessionConfig;
+use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::{DynamicFilterPhysicalExpr, lit};
+use datafusion_physical_plan::ExecutionPlan;
+use datafusion_physical_plan::joins::HashJoinExec;
+use futures::future::{BoxFuture, FutureExt, select};
+use log::debug;
+use tokio::sync::watch;
+
+use super::bounds::{BuildSummary, ListLimits};
+use super::exec::partition_counts;
+use crate::join::BuildObserver;
+
+/// How long a partition waits for one that was not polled yet: long enough for a busy runtime to
+/// start its tasks, short enough not to be noticed where they are started one after the other.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// A dynamic filter and its current round; shared by all nodes that own the filter.
+pub(crate) struct SharedFilter {
+    filter: Arc<DynamicFilterPhysicalExpr>,
+    round: Mutex<Option<Arc<Round>>>,
+}
+
+impl SharedFilter {
+    /// The filter that `join` fills, if any.
+    pub(crate) fn of(join: &HashJoinExec) -> Option<Arc<Self>> {
+        let filter = dynamic_filter(join)?;
+        Some(Arc::new(Self {
+            filter,
+            round: Mutex::new(None),
+        }))
+    }
+
+    pub(crate) fn is_for_the_filter_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.filter, &other.filter)
+    }
+
+    /// Takes the seat of `partition`, unless nobody would look at the filter.
+    pub(crate) fn observe(
+        &self,
+        join: &HashJoinExec,
+        partition: usize,
+        config: &SessionConfig,
+    ) -> Result<Option<Observer>> {
+        let optimizer = &config.options().optimizer;
+        let is_used = match self.filter.expression_id() {
+            Some(id) => contains(&join.right, id)?,
+            None => false,
+        };
+        if !is_used || !optimizer.enable_join_dynamic_filter_pushdown {
+            self.filter.mark_complete();
+            return Ok(None);
+        }
+        let limits = ListLimits {
+            values: optimizer.hash_join_inlist_pushdown_max_distinct_values,
+            bytes: optimizer.hash_join_inlist_pushdown_max_size,
+        };
+        let seat = self.take_seat(join, partition)?;
+        Ok(Some(Observer {
+            held: HeldSeat(Some(seat)),
+            summary: BuildSummary::new(join.on.len(), limits),
+        }))
+    }
+
+    fn take_seat(&self, join: &HashJoinExec, partition: usize) -> Result<Seat> {
+        let (partitions, _) = partition_counts(join);
+        let mut current = lock(&self.round);
+        if let Some(round) = &*current {
+            if round.seat(partition, partitions) {
+                let round = Arc::clone(round);
+                return Ok(Seat { round, partition });
+            }
+            round.close();
+        }
+        // Whatever an earlier round published was about that round's data.
+        self.filter.update(lit(true))?;
+        let round = Arc::new(Round::new(Arc::clone(&self.filter), join, partitions));
+        round.seat(partition, partitions);
+        *current = Some(Arc::clone(&round));
+        Ok(Seat { round, partition })
+    }
+}
+
+impl Debug for SharedFilter {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        // The state of a run is not part of what a plan is.
+        f.debug_struct("SharedFilter").finish_non_exhaustive()
+    }
+}
+
+/// The dynamic filter that `join` owns.
+pub(crate) fn dynamic_filter(join: &HashJoinExec) -> Option<Arc<DynamicFilterPhysicalExpr>> {
+    let produced = join.dynamic_expressions_produced().into_iter().next()?;
+    let produced: Arc<dyn Any + Send + Sync> = produced;
+    produced.downcast().ok()
+}
+
+/// Whether an expression anywhere in `plan` is, or contains, the one with this id.
+fn contains(plan: &Arc<dyn ExecutionPlan>, id: u64) -> Result<bool> {
+    plan.exists(|node| {
+        let mut is_found = false;
+        node.apply_expressions(&mut |root| {
+            is_found |= root.exists(|e| Ok(e.expression_id() == Some(id)))?;
+            Ok(if is_found {
+                TreeNodeRecursion::Stop
+            } else {
+                TreeNodeRecursion::Continue
+            })
+        })?;
+        Ok(is_found)
+    })
+}
+
+/// Where a partition is in the round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// `execute` was not called.
+    Absent,
+    /// `execute` was called, but nobody polled the stream.
+    Seated,
+    /// The stream was polled.
+    Started,
+    /// The build side was seen in full.
+    Reported,
+}
+
+#[derive(Debug)]
+struct RoundState {
+    progress: Vec<Progress>,
+    /// What the partitions that reported have in common.
+    gathered: Option<BuildSummary>,
+    /// Nothing will be published any more: it was, or it cannot be.
+    is_closed: bool,
+    /// Whether partitions still wait for those that were not polled.
+    is_patient: bool,
+}
+
+/// One execution of the node, over all its partitions.
+#[derive(Debug)]
+struct Round {
+    filter: Arc<DynamicFilterPhysicalExpr>,
+    probe_schema: SchemaRef,
+    null_equality: NullEquality,
+    state: Mutex<RoundState>,
+    closed: watch::Sender<bool>,
+}
+
+impl Round {
+    fn new(filter: Arc<DynamicFilterPhysicalExpr>, join: &HashJoinExec, partitions: usize) -> Self {
+        Self {
+            filter,
+            probe_schema: join.right.schema(),
+            null_equality: join.null_equality,
+            state: Mutex::new(RoundState {
+                progress: vec![Progress::Absent; partitions],
+                gathered: None,
+                is_closed: false,
+                is_patient: true,
+            }),
+            closed: watch::Sender::new(false),
+        }
+    }
+
+    /// Seats a partition; `false` if this is not its round.
+    fn seat(&self, partition: usize, partitions: usize) -> bool {
+        let mut state = lock(&self.state);
+        let is_mine = state.progress.len() == partitions;
+        match state.progress.get_mut(partition) {
+            Some(progress @ Progress::Absent) if is_mine => {
+                *progress = Progress::Seated;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn start(&self, partition: usize) {
+        let mut state = lock(&self.state);
+        if let Some(progress @ Progress::Seated) = state.progress.get_mut(partition) {
+            *progress = Progress::Started;
+        }
+    }
+
+    /// Takes in a partition's build side; the last one publishes.
+    fn report(&self, partition: usize, summary: BuildSummary) {
+        let mut state = lock(&self.state);
+        if state.is_closed {
+            return;
+        }
+        if let Some(progress) = state.progress.get_mut(partition) {
+            *progress = Progress::Reported;
+        }
+        match &mut state.gathered {
+            Some(gathered) => gathered.merge(summary),
+            None => state.gathered = Some(summary),
+        }
+        if state.progress.iter().all(|p| *p == Progress::Reported) {
+            if let Some(summary) = state.gathered.take()
+                && let Err(e) = self.publish(&summary)
+            {
+                debug!("the dynamic filter stays true: {e}");
+            }
+            self.close_locked(&mut state);
+        }
+    }
+
+    fn publish(&self, summary: &BuildSummary) -> Result<()> {
+        // The filter's own children, since the node's keys may have been rewritten since.
+        let on = self.filter.children();
+        let predicate = summary.predicate(&on, &self.probe_schema, self.null_equality)?;
+        self.filter.update(predicate)
+    }
+
+    /// Ends the round; the filter stays as it is.
+    fn close(&self) {
+        self.close_locked(&mut lock(&self.state));
+    }
+
+    fn close_locked(&self, state: &mut RoundState) {
+        if !state.is_closed {
+            state.is_closed = true;
+            state.gathered = None;
+            self.filter.mark_complete();
+            self.closed.send_replace(true);
+        }
+    }
+
+    /// Whether every partition was polled, or need not be waited for.
+    fn is_under_way(&self) -> bool {
+        let state = lock(&self.state);
+        let is_absent = |p: &Progress| matches!(p, Progress::Absent | Progress::Seated);
+        !state.progress.iter().any(is_absent)
+    }
+
+    fn is_patient(&self) -> bool {
+        lock(&self.state).is_patient
+    }
+
+    /// Waits for the end of the round, as long as that is sure to come.
+    async fn closed(self: Arc<Self>) {
+        let mut closed = self.closed.subscribe();
+        if !self.is_under_way() {
+            if !self.is_patient() {
+                return;
+            }
+            // A sleep that works without the runtime's timer, which a caller need not enable.
+            let patience = tokio::task::spawn_blocking(|| std::thread::sleep(PATIENCE));
+            let closed = closed.wait_for(|is_closed| *is_closed).boxed();
+            select(closed, patience).await;
+            if !self.is_under_way() {
+                lock(&self.state).is_patient = false;
+                return;
+            }
+        }
+        // An error would mean that the sender, which `self` holds, is gone.
+        let _ = closed.wait_for(|is_closed| *is_closed).await;
+    }
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The place of one partition in a round.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    round: Arc<Round>,
+    partition: usize,
+}
+
+impl Seat {
+    /// The partition's stream was polled.
+    pub(crate) fn start(&self) {
+        self.round.start(self.partition);
+    }
+}
+
+/// A seat whose partition has not reported: dropping it ends the round.
+#[derive(Debug)]
+struct HeldSeat(Option<Seat>);
+
+impl Drop for HeldSeat {
+    fn drop(&mut self) {
+        if let Some(seat) = self.0.take() {
+            seat.round.close();
+        }
+    }
+}
+
+/// Watches one partition's build side.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    held: HeldSeat,
+    summary: BuildSummary,
+}
+
+impl Observer {
+    pub(crate) fn seat(&self) -> Option<Seat> {
+        self.held.0.clone()
+    }
+}
+
+impl BuildObserver for Observer {
+    fn keys(&mut self, keys: &[ArrayRef]) -> Result<()> {
+        self.summary.add(keys)
+    }
+
+    fn built(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        let Self { mut held, summary } = *self;
+        // The seat is held until the report: this future may be dropped without being polled.
+        async move {
+            if let Some(Seat { round, partition }) = held.0.take() {
+                round.report(partition, summary);
+                round.closed().await;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+/// A lock that outlives a panic elsewhere: every change under it is complete in itself.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Float64Array, Int64Array};
+    use arrow::datatypes::{DataType, Field, Schema};
+    use datafusion_common::JoinType;
+    use datafusion_physical_expr::expressions::col;
+    use datafusion_physical_plan::empty::EmptyExec;
+    use datafusion_physical_plan::filter::FilterExec;
+    use datafusion_physical_plan::joins::PartitionMode;
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn schema() -> SchemaRef {
+        let field = |name, key| Field::new(name, key, true);
+        Arc::new(Schema::new(vec![
+            field("k", DataType::Int64),
+            field("f", DataType::Float64),
+        ]))
+    }
+
+    struct Plan {
+        filter: Arc<DynamicFilterPhysicalExpr>,
+        shared: Arc<SharedFilter>,
+        join: HashJoinExec,
+    }
+
+    impl Plan {
+        fn new(partitions: usize, null_equality: NullEquality) -> Result<Self> {
+            Self::on(partitions, null_equality, &["k"])
+        }
+
+        fn on(partitions: usize, null_equality: NullEquality, keys: &[&str]) -> Result<Self> {
+            let keys = keys.iter().map(|k| col(k, &schema()));
+            let keys = keys.collect::<Result<Vec<_>>>()?;
+            let filter = Arc::new(DynamicFilterPhysicalExpr::new(keys.clone(), lit(true)));
+            let scan = || Arc::new(EmptyExec::new(schema()).with_partitions(partitions));
+            let predicate: Arc<dyn PhysicalExpr> = Arc::<DynamicFilterPhysicalExpr>::clone(&filter);
+            let probe = FilterExec::try_new(predicate, scan())?;
+            let join = HashJoinExec::try_new(
+                scan(),
+                Arc::new(probe),
+                keys.iter().cloned().zip(keys.iter().cloned()).collect(),
+                None,
+                &JoinType::Inner,
+                None,
+                PartitionMode::Partitioned,
+                null_equality,
+                false,
+            )?;
+            let join = join.with_dynamic_filter_expr(Arc::clone(&filter))?;
+            let shared = SharedFilter::of(&join).unwrap();
+            Ok(Self {
+                filter,
+                shared,
+                join,
+            })
+        }
+
+        fn seat(&self, partition: usize) -> Result<Box<Observer>> {
+            let config = SessionConfig::new();
+            let observer = self.shared.observe(&self.join, partition, &config)?;
+            Ok(Box::new(observer.unwrap()))
+        }
+
+        /// A partition that was polled and has seen these keys.
+        fn started(&self, partition: usize, keys: &[Option<i64>]) -> Result<Box<Observer>> {
+            let mut observer = self.seat(partition)?;
+            observer.seat().unwrap().start();
+            observer.keys(&[Arc::new(keys.iter().copied().collect::<Int64Array>())])?;
+            Ok(observer)
+        }
+
+        fn current(&self) -> Result<String> {
+            Ok(self.filter.current()?.to_string())
+        }
+
+        fn is_complete(&self) -> bool {
+            self.filter.wait_complete().now_or_never().is_some()
+        }
+    }
+
+    const NOTHING: NullEquality = NullEquality::NullEqualsNothing;
+
+    #[tokio::test]
+    async fn it_is_published_once_all_partitions_have_reported() -> Result<()> {
+        let plan = Plan::new(2, NOTHING)?;
+        let first = plan.started(0, &[Some(7), None])?;
+        let second = plan.started(1, &[Some(1_000_000)])?;
+        let mut waiting = first.built();
+        assert!((&mut waiting).now_or_never().is_none());
+        assert_eq!(plan.current()?, "true");
+        second.built().await?;
+        waiting.await?;
+        let current = plan.current()?;
+        assert!(
+            current.starts_with("k@0 >= 7 AND k@0 <= 1000000 AND k@0 IN"),
+            "{current}"
+        );
+        assert!(plan.is_complete());
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_partition_that_is_dropped_makes_it_true_and_wakes_the_others() -> Result<()> {
+        let plan = Plan::new(3, NOTHING)?;
+        let first = plan.started(0, &[Some(7)])?;
+        let unpolled = plan.seat(1)?;
+        let midway = plan.started(2, &[Some(8)])?;
+        let mut waiting = first.built();
+        assert!((&mut waiting).now_or_never().is_none());
+        drop(unpolled);
+        waiting.await?;
+        midway.built().await?;
+        assert_eq!(plan.current()?, "true");
+        assert!(plan.is_complete());
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_report_that_is_dropped_unpolled_counts_as_dropped() -> Result<()> {
+        let plan = Plan::new(2, NOTHING)?;
+        let first = plan.started(0, &[Some(7)])?;
+        drop(plan.started(1, &[Some(8)])?.built());
+        first.built().await?;
+        assert_eq!(plan.current()?, "true");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_partition_that_nobody_polls_is_not_waited_for_but_still_counts() -> Result<()> {
+        let plan = Plan::new(2, NOTHING)?;
+        let first = plan.started(0, &[Some(7)])?;
+        first.built().await?;
+        assert_eq!(plan.current()?, "true");
+        let second = plan.started(1, &[Some(9)])?;
+        second.built().await?;
+        let current = plan.current()?;
+        assert!(current.starts_with("k@0 >= 7 AND k@0 <= 9"), "{current}");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_second_execution_starts_from_true_and_fills_it_anew() -> Result<()> {
+        let plan = Plan::new(1, NOTHING)?;
+        plan.started(0, &[Some(1)])?.built().await?;
+        assert!(plan.current()?.starts_with("k@0 >= 1 AND k@0 <= 1"));
+        let again = plan.started(0, &[Some(2)])?;
+        assert_eq!(plan.current()?, "true");
+        again.built().await?;
+        assert!(plan.current()?.starts_with("k@0 >= 2 AND k@0 <= 2"));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn an_old_round_can_no_longer_publish() -> Result<()> {
+        let plan = Plan::new(1, NOTHING)?;
+        let old = plan.started(0, &[Some(1)])?;
+        let new = plan.started(0, &[Some(2)])?;
+        old.built().await?;
+        assert_eq!(plan.current()?, "true");
+        new.built().await?;
+        assert!(plan.current()?.starts_with("k@0 >= 2 AND k@0 <= 2"));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn an_empty_partition_contributes_nothing_and_all_empty_match_nothing() -> Result<()> {
+        let plan = Plan::new(2, NOTHING)?;
+        let (empty, other) = (plan.started(0, &[])?, plan.started(1, &[Some(5)])?);
+        let _ = futures::join!(empty.built(), other.built());
+        assert!(plan.current()?.starts_with("k@0 >= 5 AND k@0 <= 5"));
+        let (empty, other) = (plan.started(0, &[])?, plan.started(1, &[None])?);
+        let _ = futures::join!(empty.built(), other.built());
+        assert_eq!(plan.current()?, "false");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn nulls_are_let_through_where_they_match() -> Result<()> {
+        let plan = Plan::new(1, NullEquality::NullEqualsNull)?;
+        plan.started(0, &[Some(1), None])?.built().await?;
+        let current = plan.current()?;
+        assert!(current.ends_with("OR k@0 IS NULL"), "{current}");
+        plan.started(0, &[None])?.built().await?;
+        assert_eq!(plan.current()?, "false OR k@0 IS NULL");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn many_values_leave_bounds_only_and_floats_say_nothing() -> Result<()> {
+        let plan = Plan::on(1, NOTHING, &["k", "f"])?;
+        let mut observer = plan.seat(0)?;
+        observer.keys(&[
+            Arc::new(Int64Array::from_iter_values(0..1000)),
+            Arc::new(Float64Array::from_iter_values((0..1000).map(f64::from))),
+        ])?;
+        observer.built().await?;
+        assert_eq!(plan.current()?, "k@0 >= 0 AND k@0 <= 999");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn without_a_consumer_nobody_takes_a_seat() -> Result<()> {
+        let plan = Plan::new(1, NOTHING)?;
+        let scan = Arc::new(EmptyExec::new(schema()));
+        let join = plan
+            .join
+            .builder()
+            .with_new_children(vec![Arc::clone(&plan.join.left), scan])?;
+        let observer = plan
+            .shared
+            .observe(&join.build()?, 0, &SessionConfig::new())?;
+        assert!(observer.is_none());
+        assert!(plan.is_complete());
+        Ok(())
+    }
+}

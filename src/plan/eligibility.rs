@@ -1,0 +1,138 @@
+//! Whether a hash join may be replaced, and the name of every reason why not.
+//!
+//! Job: the gates that need no number. Not its job: whether it is worth it; that is `estimate`'s
+//! and `rule`'s.
+
+use std::fmt::{self, Display, Formatter};
+
+use arrow::datatypes::DataType;
+use datafusion_common::Result;
+use datafusion_physical_plan::ExecutionPlan;
+use datafusion_physical_plan::joins::{HashJoinExec, PartitionMode};
+
+use super::exec::{GraceHashJoinExec, partition_counts};
+use super::options::Algorithm;
+use super::order::Placement;
+use super::sort_merge;
+
+/// Why a hash join stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Gate 1: there is nothing that the build side could be too large for.
+    NoCap,
+    /// The runtime's disk manager refuses temporary files: a join that spills could not.
+    SpillingDisabled,
+    /// Gate 2: nobody knows how large the build side is.
+    UnknownSize(&'static str),
+    /// The build side fits, together with those of the other joins that stay.
+    Fits { bytes: usize, threshold: usize },
+    /// Gate 3: the join's partition mode is still undecided.
+    ModeUndecided,
+    /// Gate 3: one build side is shared by several probe partitions.
+    SharedBuild { probe: usize },
+    /// Gate 3: the build side was to be one partition, but is not.
+    SplitBuild { build: usize },
+    /// After enforcement: both sides of a partitioned join must have as many partitions.
+    PartitionCounts { build: usize, probe: usize },
+    /// `NOT IN`: the answer depends on NULLs anywhere on the probe side.
+    NullAware,
+    /// The join's keys cannot be computed again, or not be hashed and compared.
+    Keys(String),
+    /// Sort-merge join cannot compare this type, or not as hash join does.
+    SortMergeKey(DataType),
+    /// After enforcement: somebody above relies on the order of the join's output.
+    OrderReliedOn,
+}
+
+impl Display for Refusal {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoCap => write!(f, "there is no known limit on memory"),
+            Self::SpillingDisabled => write!(f, "the disk manager does not allow spilling"),
+            Self::UnknownSize(why) => write!(f, "the size of the build side is unknown: {why}"),
+            Self::Fits { bytes, threshold } => write!(
+                f,
+                "the build side fits: {bytes} bytes per partition are estimated, {threshold} allowed"
+            ),
+            Self::ModeUndecided => write!(f, "the partition mode is not decided yet"),
+            Self::SharedBuild { probe } => {
+                write!(f, "one build side is shared by {probe} probe partitions")
+            }
+            Self::SplitBuild { build } => {
+                write!(
+                    f,
+                    "the build side is to be collected from {build} partitions"
+                )
+            }
+            Self::PartitionCounts { build, probe } => write!(
+                f,
+                "the build side has {build} partitions but the probe side {probe}"
+            ),
+            Self::NullAware => write!(f, "the join is null-aware (NOT IN)"),
+            Self::Keys(why) => write!(f, "the join keys are not supported: {why}"),
+            Self::SortMergeKey(key) => {
+                write!(
+                    f,
+                    "sort-merge join does not compare {key} keys as hash join does"
+                )
+            }
+            Self::OrderReliedOn => {
+                write!(
+                    f,
+                    "the order of its output is relied on, and sorting was planned already"
+                )
+            }
+        }
+    }
+}
+
+/// Which join can take the place of a hash join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replacement {
+    Grace,
+    SortMerge,
+}
+
+/// What `join` can be replaced by, going by its shape alone.
+///
+/// # Errors
+/// The refusal, by name.
+pub(crate) fn replacement(
+    join: &HashJoinExec,
+    algorithm: Algorithm,
+    placement: Placement,
+) -> Result<Replacement, Refusal> {
+    check_mode(join, placement)?;
+    if join.null_aware {
+        return Err(Refusal::NullAware);
+    }
+    // The first limit takes the first rows in the order that was planned.
+    if join.fetch().is_some() && join.properties().output_ordering().is_some() {
+        return Err(Refusal::OrderReliedOn);
+    }
+    match algorithm {
+        Algorithm::SortMerge => sort_merge::check(join).map(|()| Replacement::SortMerge),
+        Algorithm::Grace => match GraceHashJoinExec::try_from_hash_join(join) {
+            Ok(_) => Ok(Replacement::Grace),
+            Err(e) => match sort_merge::check(join) {
+                Ok(()) => Ok(Replacement::SortMerge),
+                Err(_) => Err(Refusal::Keys(e.message().into_owned())),
+            },
+        },
+    }
+}
+
+fn check_mode(join: &HashJoinExec, placement: Placement) -> Result<(), Refusal> {
+    let (build, probe) = partition_counts(join);
+    match join.mode {
+        PartitionMode::Auto => Err(Refusal::ModeUndecided),
+        PartitionMode::CollectLeft if probe != 1 => Err(Refusal::SharedBuild { probe }),
+        PartitionMode::CollectLeft if build != 1 => Err(Refusal::SplitBuild { build }),
+        PartitionMode::Partitioned
+            if placement == Placement::AfterEnforcement && build != probe =>
+        {
+            Err(Refusal::PartitionCounts { build, probe })
+        }
+        PartitionMode::CollectLeft | PartitionMode::Partitioned => Ok(()),
+    }
+}

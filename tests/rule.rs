@@ -1,0 +1,505 @@
+//! The promise: the rule replaces the joins that do not fit and no others, says why for each that
+//! stays, and leaves a right plan wherever it stands.
+
+mod planning;
+
+use std::process::Command;
+use std::sync::Arc;
+
+use datafusion::common::{JoinType, NullEquality, Result};
+use datafusion::config::ConfigOptions;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::GreedyMemoryPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{binary, col};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
+use grace_hash_join::{GraceHashJoinOptions, SPILL_JOIN_BUILD_BYTES_ENV, SpillableJoinSelection};
+use planning::{
+    Place, Session, count, decisions, plan, rows, rows_in_order, schema, text, unknown,
+};
+
+const JOIN: &str = "SELECT l.v, r.v FROM l JOIN r ON l.k = r.k";
+const GRACE: (&str, &str) = ("algorithm", "grace");
+const CAPPED: (&str, &str) = ("select", "capped");
+const ALWAYS: (&str, &str) = ("select", "always");
+
+fn config(options: &[(&str, &str)]) -> Result<ConfigOptions> {
+    let mut extension = GraceHashJoinOptions::default();
+    for (key, value) in options {
+        extension = extension.with(key, value)?;
+    }
+    let mut config = ConfigOptions::new();
+    config.extensions.insert(extension);
+    Ok(config)
+}
+
+fn on(left: &str, right: &str) -> Result<Vec<(Arc<dyn PhysicalExpr>, Arc<dyn PhysicalExpr>)>> {
+    Ok(vec![(col(left, &schema())?, col(right, &schema())?)])
+}
+
+fn join(
+    left: Arc<dyn ExecutionPlan>,
+    right: Arc<dyn ExecutionPlan>,
+    mode: PartitionMode,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    typed_join(left, right, mode, JoinType::Inner)
+}
+
+fn typed_join(
+    left: Arc<dyn ExecutionPlan>,
+    right: Arc<dyn ExecutionPlan>,
+    mode: PartitionMode,
+    join_type: JoinType,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let nulls = NullEquality::NullEqualsNothing;
+    let on = on("k", "k")?;
+    let join = HashJoinExec::try_new(left, right, on, None, &join_type, None, mode, nulls, false)?;
+    Ok(Arc::new(join))
+}
+
+/// Runs the rule over a plan made by hand, as if appended; gives the plan and the log.
+fn run(
+    plan: &Arc<dyn ExecutionPlan>,
+    options: &[(&str, &str)],
+) -> Result<(Arc<dyn ExecutionPlan>, Vec<String>)> {
+    let rule = SpillableJoinSelection::with_memory_limit(1 << 20);
+    let config = config(options)?;
+    decisions(async { rule.optimize(Arc::clone(plan), &config) })
+}
+
+fn assert_kept(
+    plan: &Arc<dyn ExecutionPlan>,
+    options: &[(&str, &str)],
+    reason: &str,
+) -> Result<()> {
+    let (new, log) = run(plan, options)?;
+    assert!(Arc::ptr_eq(plan, &new), "{}", text(&new));
+    assert!(log.iter().any(|l| l.contains(reason)), "{log:?}");
+    Ok(())
+}
+
+/// Plans a query and gives the plan's text and the log.
+fn planned(session: &Session, sql: &str) -> Result<(String, Vec<String>)> {
+    let ctx = session.open()?;
+    let (plan, log) = decisions(plan(&ctx, sql))?;
+    Ok((text(&plan), log))
+}
+
+#[test]
+fn without_a_memory_limit_plans_are_the_same_to_the_byte() -> Result<()> {
+    for place in [Place::Early, Place::Appended] {
+        for options in [vec![GRACE], vec![GRACE, CAPPED], vec![]] {
+            let mut session = Session::new(place, &options);
+            session.memory = 0;
+            let (with, log) = planned(&session, JOIN)?;
+            session.place = Place::Nowhere;
+            let (without, _) = planned(&session, JOIN)?;
+            assert_eq!(with, without);
+            assert!(log.iter().all(|l| l.contains("no known limit")), "{log:?}");
+            assert!(!log.is_empty());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_rule_that_is_switched_off_changes_nothing() -> Result<()> {
+    let session = Session::new(Place::Early, &[GRACE, ALWAYS, ("enabled", "false")]);
+    let (plan, log) = planned(&session, JOIN)?;
+    assert!(plan.contains("HashJoinExec: mode=Partitioned"), "{plan}");
+    assert!(!plan.contains("GraceHashJoinExec"), "{plan}");
+    assert!(log.is_empty());
+    Ok(())
+}
+
+#[test]
+fn always_replaces_without_a_limit_too() -> Result<()> {
+    let mut session = Session::new(Place::Early, &[GRACE, ALWAYS]);
+    session.memory = 0;
+    let (plan, log) = planned(&session, JOIN)?;
+    assert!(
+        plan.contains("GraceHashJoinExec: mode=Partitioned"),
+        "{plan}"
+    );
+    assert!(log[0].contains("replaced by GraceHashJoinExec"), "{log:?}");
+    Ok(())
+}
+
+#[test]
+fn joins_stay_where_the_disk_manager_refuses_to_spill() -> Result<()> {
+    let session = Session::new(Place::Early, &[GRACE, CAPPED]);
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::new(GreedyMemoryPool::new(1 << 20)))
+        .with_disk_manager_builder(
+            DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled),
+        )
+        .build_arc()?;
+    let ctx = session.open_with(runtime)?;
+    let (plan, log) = decisions(plan(&ctx, JOIN))?;
+    assert!(!text(&plan).contains("GraceHashJoinExec"));
+    assert!(log[0].contains("does not allow spilling"), "{log:?}");
+    Ok(())
+}
+
+#[test]
+fn a_build_side_of_unknown_size_stays_unless_all_are_replaced() -> Result<()> {
+    let plan = join(unknown(2)?, unknown(2)?, PartitionMode::Partitioned)?;
+    assert_kept(&plan, &[GRACE], "statistics are absent")?;
+    let (new, _) = run(&plan, &[GRACE, CAPPED])?;
+    assert_eq!(new.name(), "GraceHashJoinExec");
+    Ok(())
+}
+
+#[test]
+fn a_zero_out_of_a_semi_join_is_unknown() -> Result<()> {
+    let empty = || Arc::new(EmptyExec::new(schema())) as Arc<dyn ExecutionPlan>;
+    let mode = PartitionMode::CollectLeft;
+    let semi = typed_join(empty(), empty(), mode, JoinType::LeftSemi)?;
+    let plan = join(semi, empty(), mode)?;
+    let (_, log) = run(&plan, &[GRACE])?;
+    assert!(log[0].contains("a zero out of a semi"), "{log:?}");
+    assert!(log[1].contains("the build side fits: 0 bytes"), "{log:?}");
+    Ok(())
+}
+
+#[test]
+fn a_build_side_over_the_threshold_is_replaced_and_one_below_it_stays() -> Result<()> {
+    // `l` has 100 rows of 3 columns: some 2,500 bytes, so 1,250 in each of two partitions.
+    let over = Session::new(Place::Early, &[GRACE, ("build_bytes", "1000")]);
+    let (plan, log) = planned(&over, JOIN)?;
+    assert!(plan.contains("GraceHashJoinExec"), "{plan}\n{log:?}");
+    let below = Session::new(Place::Early, &[GRACE, ("build_bytes", "100000")]);
+    let (plan, log) = planned(&below, JOIN)?;
+    assert!(!plan.contains("GraceHashJoinExec"), "{plan}");
+    assert!(log[0].contains("the build side fits"), "{log:?}");
+    assert!(log[0].contains("100000 allowed"), "{log:?}");
+    Ok(())
+}
+
+#[test]
+fn without_a_threshold_it_follows_from_the_pool() -> Result<()> {
+    let mut session = Session::new(Place::Early, &[GRACE]);
+    session.memory = 4000;
+    let (plan, _) = planned(&session, JOIN)?;
+    assert!(plan.contains("GraceHashJoinExec"), "{plan}");
+    session.memory = 4_000_000;
+    let (plan, log) = planned(&session, JOIN)?;
+    assert!(!plan.contains("GraceHashJoinExec"), "{plan}");
+    assert!(log[0].contains("1000000 allowed"), "{log:?}");
+    Ok(())
+}
+
+#[test]
+fn the_builds_that_stay_fit_together_and_the_smallest_stay() -> Result<()> {
+    let sql = "SELECT count(*) FROM l JOIN r ON l.k = r.k JOIN s ON s.k = r.k";
+    let of = |bytes| Session::new(Place::Early, &[GRACE, ("build_bytes", bytes)]);
+    let (none, log) = planned(&of("1000000"), sql)?;
+    assert_eq!(count(&none, "GraceHashJoinExec"), 0, "{log:?}");
+    let sizes: Vec<usize> = log
+        .iter()
+        .map(|l| l.split("fits: ").nth(1).unwrap().split(' ').next().unwrap())
+        .map(|n| n.parse().unwrap())
+        .collect();
+    assert_eq!(sizes.len(), 2, "{log:?}");
+    // Each fits by itself, but not both.
+    let large = *sizes.iter().max().unwrap();
+    let small = *sizes.iter().min().unwrap();
+    let threshold: &'static str = (large + small / 2).to_string().leak();
+    let (one, log) = planned(&of(threshold), sql)?;
+    assert_eq!(count(&one, "GraceHashJoinExec"), 1, "{log:?}");
+    let kept = log.iter().find(|l| l.contains("kept")).unwrap();
+    assert!(kept.contains(&format!("fits: {small} bytes")), "{log:?}");
+    Ok(())
+}
+
+#[test]
+fn an_undecided_mode_stays() -> Result<()> {
+    let plan = join(unknown(1)?, unknown(1)?, PartitionMode::Auto)?;
+    assert_kept(&plan, &[GRACE, CAPPED], "mode is not decided")
+}
+
+#[test]
+fn a_build_side_shared_by_several_probe_partitions_stays() -> Result<()> {
+    let plan = join(unknown(1)?, unknown(3)?, PartitionMode::CollectLeft)?;
+    assert_kept(&plan, &[GRACE, CAPPED], "shared by 3 probe partitions")
+}
+
+#[test]
+fn a_build_side_that_is_still_to_be_collected_stays() -> Result<()> {
+    let plan = join(unknown(4)?, unknown(1)?, PartitionMode::CollectLeft)?;
+    assert_kept(&plan, &[GRACE, CAPPED], "collected from 4 partitions")
+}
+
+#[test]
+fn after_enforcement_unequal_partition_counts_stay() -> Result<()> {
+    let plan = join(unknown(2)?, unknown(3)?, PartitionMode::Partitioned)?;
+    assert_kept(
+        &plan,
+        &[GRACE, CAPPED],
+        "has 2 partitions but the probe side 3",
+    )
+}
+
+#[test]
+fn not_in_stays() -> Result<()> {
+    for place in [Place::Early, Place::Appended] {
+        let session = Session::new(place, &[GRACE, CAPPED]);
+        let sql = "SELECT v FROM l WHERE k NOT IN (SELECT k FROM r)";
+        let mut single = session.clone();
+        single.partitions = 1;
+        let ctx = single.open()?;
+        let (plan, log) = decisions(plan(&ctx, sql))?;
+        assert!(text(&plan).contains("null_aware"), "{}", text(&plan));
+        assert!(!text(&plan).contains("GraceHashJoinExec"));
+        assert!(log.iter().any(|l| l.contains("NOT IN")), "{log:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn volatile_keys_stay() -> Result<()> {
+    use datafusion::functions::math::random;
+    use datafusion::physical_expr::ScalarFunctionExpr;
+    let random: Arc<dyn PhysicalExpr> = Arc::new(ScalarFunctionExpr::try_new(
+        random(),
+        vec![],
+        &schema(),
+        Arc::new(ConfigOptions::new()),
+    )?);
+    let left = binary(col("f", &schema())?, Operator::Plus, random, &schema())?;
+    let on = vec![(left, col("f", &schema())?)];
+    let plan: Arc<dyn ExecutionPlan> = Arc::new(HashJoinExec::try_new(
+        unknown(2)?,
+        unknown(2)?,
+        on,
+        None,
+        &JoinType::Inner,
+        None,
+        PartitionMode::Partitioned,
+        NullEquality::NullEqualsNothing,
+        false,
+    )?);
+    assert_kept(&plan, &[GRACE, CAPPED], "volatile")?;
+    assert_kept(&plan, &[CAPPED], "volatile")
+}
+
+#[test]
+fn sort_merge_leaves_float_keys_alone() -> Result<()> {
+    let sql = "SELECT l.v FROM l JOIN r ON l.f = r.f";
+    let (plan, log) = planned(&Session::new(Place::Early, &[CAPPED]), sql)?;
+    assert_eq!(count(&plan, "HashJoinExec"), 1, "{plan}");
+    assert!(log[0].contains("does not compare Float64"), "{log:?}");
+    let (plan, _) = planned(&Session::new(Place::Early, &[CAPPED, GRACE]), sql)?;
+    assert!(plan.contains("GraceHashJoinExec"), "{plan}");
+    Ok(())
+}
+
+#[test]
+fn a_second_run_changes_nothing() -> Result<()> {
+    for options in [vec![GRACE, CAPPED], vec![CAPPED]] {
+        for place in [Place::Early, Place::Appended] {
+            let session = Session::new(place, &options);
+            let ctx = session.open()?;
+            let (plan, _) = decisions(plan(&ctx, JOIN))?;
+            let (again, log) = run(&plan, &options)?;
+            assert!(Arc::ptr_eq(&plan, &again), "{}", text(&again));
+            assert!(log.is_empty(), "{log:?}");
+        }
+    }
+    Ok(())
+}
+
+/// A session whose table `o` is known to be sorted by `k`.
+fn sorted_session(session: &Session) -> Result<datafusion::prelude::SessionContext> {
+    let ctx = session.open()?;
+    let order = vec![vec![datafusion::prelude::col("v").sort(true, false)]];
+    let batch = planning::batch(1000, 3)?;
+    let by_v = arrow::compute::sort_to_indices(batch.column(1), None, None)?;
+    let batch = arrow::compute::take_record_batch(&batch, &by_v)?;
+    let table = datafusion::catalog::MemTable::try_new(schema(), vec![vec![batch]])?;
+    ctx.register_table("o", Arc::new(table.with_sort_order(order)))?;
+    Ok(ctx)
+}
+
+const ORDERED: &str = "SELECT l.v, o.v, o.k FROM l JOIN o ON l.k = o.k ORDER BY o.v";
+
+#[test]
+fn appended_a_join_whose_order_is_relied_on_stays() -> Result<()> {
+    for options in [vec![GRACE, CAPPED], vec![CAPPED]] {
+        let mut session = Session::new(Place::Appended, &options);
+        session.partitions = 1;
+        let ctx = sorted_session(&session)?;
+        let (plan, log) = decisions(plan(&ctx, ORDERED))?;
+        assert!(!text(&plan).contains("SortExec"), "{}", text(&plan));
+        assert_eq!(count(&text(&plan), "HashJoinExec"), 1, "{}", text(&plan));
+        assert!(log.iter().any(|l| l.contains("relied on")), "{log:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn appended_a_limit_without_order_by_counts_as_relying_on_order() -> Result<()> {
+    let mut session = Session::new(Place::Appended, &[GRACE, CAPPED]);
+    session.partitions = 1;
+    let ctx = sorted_session(&session)?;
+    let sql = format!("SELECT sum(k) FROM ({ORDERED} LIMIT 7)");
+    let (plan, log) = decisions(plan(&ctx, &sql))?;
+    assert_eq!(count(&text(&plan), "HashJoinExec"), 1, "{}", text(&plan));
+    assert!(log.iter().any(|l| l.contains("relied on")), "{log:?}");
+    Ok(())
+}
+
+#[test]
+fn early_a_join_whose_order_was_relied_on_gets_a_sort() -> Result<()> {
+    for options in [vec![GRACE, CAPPED], vec![CAPPED]] {
+        let mut session = Session::new(Place::Early, &options);
+        session.partitions = 1;
+        let ctx = sorted_session(&session)?;
+        let (plan, _) = decisions(plan(&ctx, ORDERED))?;
+        assert_eq!(count(&text(&plan), "HashJoinExec"), 0, "{}", text(&plan));
+        assert!(text(&plan).contains("SortExec"), "{}", text(&plan));
+    }
+    Ok(())
+}
+
+#[test]
+fn appended_sort_merge_brings_its_sorts_and_keeps_the_partitions() -> Result<()> {
+    let (plan, _) = planned(&Session::new(Place::Appended, &[CAPPED]), JOIN)?;
+    assert!(plan.contains("SortMergeJoinExec"), "{plan}");
+    assert_eq!(
+        plan.matches("preserve_partitioning=[true]").count(),
+        2,
+        "{plan}"
+    );
+    assert!(
+        plan.contains("ProjectionExec: expr=[v@1 as v, v@3 as v]"),
+        "{plan}"
+    );
+    Ok(())
+}
+
+const QUERIES: &[&str] = &[
+    JOIN,
+    "SELECT count(*) FROM l JOIN r ON l.k = r.k",
+    "SELECT l.k, r.v FROM l LEFT JOIN r ON l.k = r.k AND l.v < r.v",
+    "SELECT l.k, r.v FROM l RIGHT JOIN r ON l.k = r.k AND r.v < l.v",
+    "SELECT l.k, r.k, r.v - l.v FROM l FULL JOIN r ON l.k = r.k AND l.v + r.v > 9",
+    "SELECT l.k FROM l WHERE EXISTS (SELECT 1 FROM r WHERE r.k = l.k AND r.v > l.v)",
+    "SELECT l.k FROM l WHERE NOT EXISTS (SELECT 1 FROM r WHERE r.k = l.k AND r.v > l.v)",
+    "SELECT l.k FROM l WHERE k IN (SELECT k FROM r) OR v = 3",
+    "SELECT l.k, l.v FROM l INTERSECT SELECT k, v FROM s",
+    "SELECT l.k, l.v FROM l EXCEPT SELECT k, v FROM s",
+    "SELECT l.v, count(*) FROM l JOIN r ON l.k = r.k JOIN s ON s.k = r.k GROUP BY l.v",
+    "SELECT l.k, r.v FROM l JOIN r ON l.k = r.k WHERE l.v > 3 ORDER BY l.k, r.v LIMIT 5",
+];
+
+fn assert_same_rows(options: &[(&'static str, &'static str)], node: &str) -> Result<()> {
+    for place in [Place::Early, Place::Appended] {
+        for partitions in [1, 3] {
+            let mut session = Session::new(place, options);
+            session.partitions = partitions;
+            let ctx = session.open()?;
+            session.place = Place::Nowhere;
+            let reference = session.open()?;
+            let mut replaced = 0;
+            for sql in QUERIES {
+                let plan = decisions(plan(&ctx, sql))?.0;
+                replaced += count(&text(&plan), node);
+                let got = decisions(rows(&ctx, sql))?.0;
+                let expected = decisions(rows(&reference, sql))?.0;
+                assert_eq!(
+                    got,
+                    expected,
+                    "{place:?} {partitions} {sql}\n{}",
+                    text(&plan)
+                );
+            }
+            assert!(replaced >= 6, "{place:?} {partitions}: {replaced}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn sort_merge_gives_the_rows_of_the_hash_join() -> Result<()> {
+    assert_same_rows(&[ALWAYS], "SortMergeJoinExec")
+}
+
+#[test]
+fn grace_gives_the_rows_of_the_hash_join() -> Result<()> {
+    assert_same_rows(&[GRACE, ALWAYS], "GraceHashJoinExec")
+}
+
+#[test]
+fn grace_gives_the_rows_of_the_hash_join_when_all_buckets_are_spilled() -> Result<()> {
+    let options = [GRACE, ALWAYS, ("spill", "all"), ("fan_out", "4")];
+    assert_same_rows(&options, "GraceHashJoinExec")
+}
+
+#[test]
+fn an_order_by_over_a_replaced_join_is_kept() -> Result<()> {
+    for options in [vec![GRACE, ALWAYS, ("spill", "all")], vec![ALWAYS]] {
+        for place in [Place::Early, Place::Appended] {
+            let ctx = sorted_session(&Session::new(place, &options))?;
+            let sql = "SELECT v FROM (SELECT o.v FROM l JOIN o ON l.k = o.k) ORDER BY v";
+            let (got, _) = decisions(rows_in_order(&ctx, sql))?;
+            let values = got
+                .iter()
+                .filter_map(|l| l.trim_matches(['|', ' ']).parse::<i64>().ok());
+            assert!(values.is_sorted(), "{got:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Runs one test of this file in a process of its own, with the environment variable set.
+fn run_with_env(test: &str, value: &str) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .env(SPILL_JOIN_BUILD_BYTES_ENV, value)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+}
+
+#[test]
+fn the_environment_variable_wins_over_option_and_pool() {
+    run_with_env("env_of_one_byte", "1");
+}
+
+#[test]
+#[ignore = "run by the_environment_variable_wins_over_option_and_pool"]
+fn env_of_one_byte() -> Result<()> {
+    let mut session = Session::new(Place::Early, &[GRACE, ("build_bytes", "1000000")]);
+    session.memory = 0;
+    let (plan, _) = planned(&session, JOIN)?;
+    assert!(plan.contains("GraceHashJoinExec"), "{plan}");
+    Ok(())
+}
+
+#[test]
+fn a_bad_environment_variable_is_an_error_at_first_use() {
+    run_with_env("env_that_is_no_number", "many");
+}
+
+#[test]
+#[ignore = "run by a_bad_environment_variable_is_an_error_at_first_use"]
+fn env_that_is_no_number() -> Result<()> {
+    let error = planned(&Session::new(Place::Early, &[GRACE]), JOIN).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("SPILL_JOIN_BUILD_BYTES cannot be 'many'"),
+        "{message}"
+    );
+    Ok(())
+}
