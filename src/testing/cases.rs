@@ -171,6 +171,15 @@ impl Shape {
         Self::NoNulls,
     ];
 
+    /// The keys that this shape is meant for.
+    #[must_use]
+    pub fn key(self) -> KeyKind {
+        match self {
+            Self::WideOneKey => KeyKind::Wide,
+            _ => KeyKind::Int64,
+        }
+    }
+
     /// Whether the build side is larger than [`Pressure::SmallPool`].
     #[must_use]
     pub fn is_large(self) -> bool {
@@ -222,12 +231,12 @@ impl Shape {
             }
             Self::OneKey => (build.spread, probe.spread) = (Spread::OneKey, Spread::OneKey),
             Self::WideOneKey => {
-                (build.rows, build.width, build.null_percent) = (240, 4096, 0);
+                (build.rows, build.null_percent) = (240, 0);
                 (build.spread, probe.spread) = (Spread::OneKey, Spread::Unique(5));
                 probe.rows = 5;
             }
             Self::Large | Self::LargeSkewed => {
-                (build.rows, build.width, build.layout) = (1000, 2048, Layout::Batches(50));
+                (build.rows, build.width, build.layout) = (1000, 2048, Layout::Batches(20));
                 (build.spread, probe.spread) = (Spread::Few(800, 0), Spread::Few(800, 400));
                 (build.null_percent, probe.rows) = (5, 150);
                 if self == Self::LargeSkewed {
@@ -290,7 +299,14 @@ impl Case {
     /// Whether this combination means something.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.small_pool_has_data_that_exceeds_it() && self.large_data_is_there_for_a_pool()
+        self.small_pool_has_data_that_exceeds_it()
+            && self.large_data_is_there_for_a_pool()
+            && self.one_wide_key_is_a_wide_key()
+    }
+
+    /// Some join types keep nothing but keys of the build side.
+    fn one_wide_key_is_a_wide_key(&self) -> bool {
+        self.shape != Shape::WideOneKey || self.key == KeyKind::Wide
     }
 
     /// Large data takes its time, and proves no more than small data where spilling is forced.
@@ -314,8 +330,19 @@ impl Case {
             _ if build.rows == 0 => Spills::May,
             // A single key is in a bucket that is marked or in one that isn't.
             Pressure::Half if self.has_few_buckets() => Spills::May,
+            Pressure::SmallPool if !self.keeps_wide_build_rows() => Spills::May,
             _ => Spills::Must,
         }
+    }
+
+    /// Whether what is kept of a build row is large: columns that come out, or its key.
+    fn keeps_wide_build_rows(&self) -> bool {
+        let probe_only = [
+            JoinType::RightSemi,
+            JoinType::RightAnti,
+            JoinType::RightMark,
+        ];
+        self.key == KeyKind::Wide || !probe_only.contains(&self.join_type)
     }
 
     fn has_few_buckets(&self) -> bool {

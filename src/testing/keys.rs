@@ -58,11 +58,13 @@ pub enum KeyKind {
     List,
     /// Boolean, Float32, Int32 and Int8 columns.
     Four,
+    /// Utf8 of 4 KiB: rows are wide even where nothing but their keys is kept.
+    Wide,
 }
 
 impl KeyKind {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Int32,
         Self::Int64,
         Self::Utf8,
@@ -93,6 +95,7 @@ impl KeyKind {
         Self::Struct,
         Self::List,
         Self::Four,
+        Self::Wide,
     ];
 
     /// The key columns for these codes.
@@ -198,6 +201,9 @@ impl KeyKind {
         let text = each(codes, word);
         Ok(match self {
             Self::Utf8View => Arc::new(StringViewArray::from_iter(text)),
+            Self::Wide => Arc::new(StringArray::from_iter(each(codes, |c| {
+                format!("{c:04096}")
+            }))),
             Self::LargeUtf8 => Arc::new(LargeStringArray::from_iter(text)),
             Self::Binary => Arc::new(BinaryArray::from_iter(text)),
             Self::LargeBinary => Arc::new(LargeBinaryArray::from_iter(text)),

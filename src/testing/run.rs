@@ -35,6 +35,10 @@ use crate::{
 /// How long memory and files may take to go after the stream was dropped: a blocking write ends.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Smaller pools hold a join's floor and the input batch in hand only just: what is reserved for
+/// the latter, which exists already, may exceed them.
+const LEAST_POOL: usize = 640 << 10;
+
 /// How long a case may run before it counts as hanging.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
@@ -448,7 +452,9 @@ impl Outcome {
             return Err(format!("{} rows came, {counted} were counted", rows.len()));
         }
         match around.pool.memory_limit() {
-            MemoryLimit::Finite(limit) if self.stats.peak_bytes > limit as u64 => {
+            MemoryLimit::Finite(limit)
+                if limit >= LEAST_POOL && self.stats.peak_bytes > limit as u64 =>
+            {
                 let peak = self.stats.peak_bytes;
                 Err(format!("{peak} bytes were reserved of a pool of {limit}"))
             }

@@ -90,6 +90,7 @@ fn a_stream_under_memory_pressure_leaves_nothing_when_dropped() {
             let case = Case {
                 pressure: Pressure::SmallPool,
                 shape,
+                key: shape.key(),
                 batch_size: 20,
                 ..Case::new(join_type)
             };

@@ -3,7 +3,7 @@
 
 use datafusion_common::JoinType;
 use grace_hash_join::testing::{
-    Case, FilterKind, JOIN_TYPES, NULL_EQUALITIES, Pressure, Rows, Shape, Spills,
+    Case, FilterKind, JOIN_TYPES, KeyKind, NULL_EQUALITIES, Pressure, Rows, Shape, Spills,
 };
 use grace_hash_join::{GraceHashJoinConfig, JoinStats, SpillPolicy};
 
@@ -114,6 +114,7 @@ fn one_key_larger_than_the_pool_joins_whatever_the_cap_on_levels() {
         for (turn, join_type) in JOIN_TYPES.into_iter().enumerate() {
             let case = Case {
                 shape,
+                key: KeyKind::Wide,
                 pressure: Pressure::SmallPool,
                 filter: FilterKind::ALL[turn % 4],
                 ..Case::new(join_type)
@@ -138,6 +139,7 @@ fn one_hot_key_is_not_written_again_at_every_level() {
     for join_type in [JoinType::Inner, JoinType::Full, JoinType::LeftAnti] {
         let case = Case {
             shape: Shape::WideOneKey,
+            key: KeyKind::Wide,
             pressure: Pressure::SmallPool,
             ..Case::new(join_type)
         };

@@ -20,9 +20,21 @@ use crate::run;
 /// The build side of `Shape::Large`, about.
 const BUILD_BYTES: usize = 2 << 20;
 
+/// Where nothing but the keys of the build side is kept, those are wide.
 fn large(join_type: JoinType) -> Case {
+    let probe_only = [
+        JoinType::RightSemi,
+        JoinType::RightAnti,
+        JoinType::RightMark,
+    ];
+    let is_wide = probe_only.contains(&join_type);
     Case {
         shape: Shape::Large,
+        key: if is_wide {
+            KeyKind::Wide
+        } else {
+            KeyKind::Int64
+        },
         ..Case::new(join_type)
     }
 }
