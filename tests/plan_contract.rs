@@ -1,6 +1,12 @@
 //! The promise: in a plan the node is what `HashJoinExec` is, but for its name, its memory and its
 //! order; and the options are set and shown as DataFusion's own are.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on says so by panicking, helpers included"
+)]
+#![expect(clippy::excessive_nesting, reason = "each axis of a case is a loop")]
+
 mod planning;
 
 use std::sync::Arc;

@@ -302,8 +302,7 @@ impl GraceHashJoinBuilder {
         let (full_schema, full_output) = semantics.output(&self.build_schema, &self.probe_schema);
         let output = Projected::new(&full_schema, &full_output, self.projection.as_deref())?;
         let schema = output.declared(self.output_schema)?;
-        let build = self.build_schema;
-        let probe = self.probe_schema;
+        let (build, probe) = (&self.build_schema, &self.probe_schema);
         let filter = self.filter.as_ref();
         let build = SideSpec::new(Side::Build, build, build_keys, &output.columns, filter)?;
         let probe = SideSpec::new(Side::Probe, probe, probe_keys, &output.columns, filter)?;
@@ -430,7 +429,7 @@ impl Projected {
 impl SideSpec {
     fn new(
         side: Side,
-        schema: SchemaRef,
+        schema: &SchemaRef,
         keys: Arc<dyn JoinKeys>,
         output: &[OutputColumn],
         filter: Option<&Arc<dyn ResidualFilter>>,
@@ -495,7 +494,7 @@ impl FilterSpec {
             };
             let position = spec.position(*index)?;
             columns.push((side, position));
-            fields.push(Arc::clone(&spec.schema.fields()[position]));
+            fields.push(spec.schema.field(position).clone());
         }
         Ok(Self {
             filter,

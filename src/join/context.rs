@@ -130,9 +130,9 @@ impl Rows {
     /// All rows of `parts`, in order.
     pub(crate) fn concat(schema: &SchemaRef, parts: &[Self]) -> Result<Self> {
         let mut hashes = Vec::with_capacity(parts.iter().map(Self::len).sum());
-        parts
-            .iter()
-            .for_each(|part| hashes.extend_from_slice(&part.hashes));
+        for part in parts {
+            hashes.extend_from_slice(&part.hashes);
+        }
         let batch = concat_batches(schema, parts.iter().map(|part| &part.batch))?;
         Ok(Self { batch, hashes })
     }

@@ -34,6 +34,8 @@
 //! - *Limit reached*: every phase stops in good order, and inputs are dropped unread.
 //! - *A failing input, filter, read or write*: one `Err`, then the end.
 
+#![deny(clippy::indexing_slicing)]
+
 mod assemble;
 mod build;
 mod builder;

@@ -159,6 +159,10 @@ struct ProbeSplit<'a> {
     buckets: Vec<ProbeBucket>,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there are at most 256, and a spilled one grows a buffer of 16 KiB or more"
+)]
 enum ProbeBucket {
     /// All its build rows are loaded, or it has none.
     Here,

@@ -19,6 +19,11 @@
 //! - *A filter that rejects everything.* Each step ends after a batch's worth of candidates, whether
 //!   or not any is left.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "vectors as long as the batch, indexed by rows of that batch, in the innermost loops"
+)]
+
 use arrow::array::{Array, BooleanArray, RecordBatch};
 use datafusion_common::Result;
 
@@ -344,7 +349,6 @@ impl<'a> Scan<'a> {
         let rows = self.ask.rows.get(from..until).unwrap_or_default();
         let matched = |row: &u32| self.ask.matched.get(*row as usize);
         let (rows, mark): (Vec<u32>, _) = match self.streamed_output() {
-            RowOutput::Nothing => return Ok(Step::Done),
             RowOutput::Matched if self.ask.is_last => (
                 rows.iter().copied().filter(|row| matched(row)).collect(),
                 None,

@@ -98,6 +98,10 @@ pub(crate) struct Split {
     reserve_target: usize,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there are at most 256, and a spilled one grows a buffer of 16 KiB or more"
+)]
 enum Bucket {
     Resident(Resident),
     Spilled(RunWriter),

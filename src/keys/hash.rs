@@ -48,10 +48,6 @@ fn mix(hash: u64, level: Level) -> u64 {
 #[inline]
 pub(crate) fn bucket_of(hash: u64, level: Level, fan_out: FanOut) -> BucketId {
     // At most 256 buckets, so 16 bits hold any of them.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "masked to the low 16 bits just before"
-    )]
     let low = (mix(hash, level) & 0xffff) as u16;
     BucketId(low & fan_out.mask())
 }
@@ -64,6 +60,10 @@ mod tests {
     use arrow::array::{Date32Array, Int32Array, Int64Array, StringArray};
     use datafusion_common::hash_utils::{RandomState as DataFusionState, create_hashes};
 
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "counts of a few million are exact"
+    )]
     fn fullest_over_mean(hashes: &[u64], level: u8, fan_out: usize) -> f64 {
         let mut counts = vec![0_usize; fan_out];
         for hash in hashes {
@@ -109,7 +109,7 @@ mod tests {
             let most = if kept.len() > 10_000 { 1.1 } else { 1.5 };
             let skew = fullest_over_mean(&kept, level, 16);
             assert!(
-                skew < 1.25,
+                skew < most,
                 "level {level}: {skew} over {} rows",
                 kept.len()
             );

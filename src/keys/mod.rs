@@ -39,7 +39,7 @@ impl Keys {
         let valid = match nulls {
             NullEquality::NullEqualsNull => None,
             NullEquality::NullEqualsNothing => {
-                let nulls: Vec<_> = columns.iter().map(|c| c.logical_nulls()).collect();
+                let nulls: Vec<_> = columns.iter().map(Array::logical_nulls).collect();
                 NullBuffer::union_many(nulls.iter().map(Option::as_ref))
                     .filter(|nulls| nulls.null_count() > 0)
             }

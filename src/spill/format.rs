@@ -51,6 +51,10 @@ impl FrameHead {
         bytes
     }
 
+    #[expect(
+        clippy::many_single_char_names,
+        reason = "bytes are told by their place"
+    )]
     pub(super) fn from_bytes(bytes: [u8; FRAME_HEAD_BYTES]) -> Self {
         let [a, b, c, d, e, f, g, h, sum @ ..] = bytes;
         Self {

@@ -185,12 +185,7 @@ pub(crate) struct Streamed<'a> {
 #[inline]
 fn slot_of(hash: u64, slots: u64) -> usize {
     // Below `slots`, which is the length of a vector.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the result is below a vector's length"
-    )]
-    let slot = (((hash >> 32) * slots) >> 32) as usize;
-    slot
+    (((hash >> 32) * slots) >> 32) as usize
 }
 
 #[cfg(test)]

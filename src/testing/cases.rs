@@ -227,7 +227,7 @@ impl Shape {
             Self::Mixed => {}
             Self::Unique => (build.spread, probe.spread) = (Spread::Unique(0), Spread::Unique(20)),
             Self::Skewed => {
-                (build.spread, probe.spread) = (Spread::Hot(50, 40), Spread::Hot(50, 40))
+                (build.spread, probe.spread) = (Spread::Hot(50, 40), Spread::Hot(50, 40));
             }
             Self::OneKey => (build.spread, probe.spread) = (Spread::OneKey, Spread::OneKey),
             Self::WideOneKey => {

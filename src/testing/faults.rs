@@ -75,7 +75,7 @@ impl fmt::Display for RefusingPool {
 }
 
 impl MemoryPool for RefusingPool {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "refusing"
     }
 

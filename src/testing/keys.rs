@@ -106,7 +106,9 @@ impl KeyKind {
         Ok(match self {
             Self::Pair => vec![
                 Arc::new(Int64Array::from_iter(each(codes, |c| i64::from(c / 3)))),
-                Arc::new(StringArray::from_iter(codes.iter().map(second))),
+                Arc::new(StringArray::from_iter(
+                    codes.iter().map(|code| second(*code)),
+                )),
             ],
             Self::Four => vec![
                 Arc::new(BooleanArray::from_iter(each(codes, |c| c % 2 == 0))),
@@ -156,7 +158,7 @@ impl KeyKind {
             Self::UInt64 => Arc::new(UInt64Array::from_iter(each(codes, |c| {
                 u64::MAX - u64::from(c)
             }))),
-            Self::Float32 => Arc::new(Float32Array::from_iter(each(codes, |c| float(c) as f32))),
+            Self::Float32 => Arc::new(Float32Array::from_iter(each(codes, float32))),
             Self::Float64 => Arc::new(Float64Array::from_iter(each(codes, float))),
             Self::Boolean => Arc::new(BooleanArray::from_iter(each(codes, |c| c % 2 == 0))),
             Self::Decimal128 => Arc::new(
@@ -210,13 +212,13 @@ impl KeyKind {
             Self::BinaryView => Arc::new(BinaryViewArray::from_iter(text)),
             Self::FixedSizeBinary => {
                 Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(
-                    each(codes, |c| c.to_be_bytes()),
+                    each(codes, u16::to_be_bytes),
                     2,
                 )?)
             }
             Self::Dictionary => {
                 let text: Vec<_> = text.collect();
-                let values = text.iter().map(|t| t.as_deref());
+                let values = text.iter().map(Option::as_deref);
                 Arc::new(values.collect::<DictionaryArray<Int32Type>>())
             }
             _ => Arc::new(StringArray::from_iter(text)),
@@ -242,7 +244,7 @@ fn word(code: u16) -> String {
     }
 }
 
-fn second(code: &Option<u16>) -> Option<String> {
+fn second(code: Option<u16>) -> Option<String> {
     match code {
         None => Some("of a row whose first key is NULL".to_string()),
         Some(code) if code % 7 == 6 => None,
@@ -252,6 +254,12 @@ fn second(code: &Option<u16>) -> Option<String> {
 
 fn small(code: u16) -> i8 {
     i8::try_from(code % 120).unwrap_or_default()
+}
+
+/// The values of [`float`] have exact counterparts.
+#[expect(clippy::cast_possible_truncation, reason = "each value is exact")]
+fn float32(code: u16) -> f32 {
+    float(code) as f32
 }
 
 fn float(code: u16) -> f64 {

@@ -22,7 +22,7 @@ impl Rng {
 
     /// A number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u16) -> u16 {
-        let scaled = (self.bits() >> 48) * u64::from(bound) >> 16;
+        let scaled = ((self.bits() >> 48) * u64::from(bound)) >> 16;
         u16::try_from(scaled).unwrap_or(0)
     }
 

@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const LEAST_POOL: usize = 640 << 10;
 
 /// How long a case may run before it counts as hanging.
-const WATCHDOG: Duration = Duration::from_secs(60);
+const WATCHDOG: Duration = Duration::from_mins(1);
 
 /// What went wrong, and in which case.
 #[derive(Debug)]

@@ -55,8 +55,7 @@ fn table(rows: &Written) -> Table {
 /// The columns that anchors look at: the names, and the mark.
 fn names_only(join_type: JoinType) -> Vec<usize> {
     match join_type {
-        Inner | Left | Right | Full => vec![0, 3],
-        LeftMark | RightMark => vec![0, 3],
+        Inner | Left | Right | Full | LeftMark | RightMark => vec![0, 3],
         _ => vec![0],
     }
 }

@@ -228,9 +228,12 @@ fn every_input_that_fails_ends_the_join_with_its_error() {
                 // Three build batches, four probe batches, and the end of each.
                 for item in 0..=3 {
                     for in_build in [true, false] {
-                        let fault = |here| match here {
-                            true => InputFault::FailAt(item),
-                            false => InputFault::Never,
+                        let fault = |here| {
+                            if here {
+                                InputFault::FailAt(item)
+                            } else {
+                                InputFault::Never
+                            }
                         };
                         let environment = case.environment().unwrap();
                         let build = input(&setting.build, fault(in_build));

@@ -193,6 +193,10 @@ fn every_shape_is_right_in_memory_and_on_disk() {
 
 /// Whatever a failing test printed as `GRACE_CASE`, in the matrix or not.
 #[test]
+#[expect(
+    clippy::print_stdout,
+    reason = "who runs one case wants to see what it did"
+)]
 fn the_case_of_the_environment_is_right() {
     let Ok(name) = std::env::var(CASE_ENV) else {
         return;

@@ -15,7 +15,7 @@ use grace_hash_join::{GraceHashJoin, GraceHashJoinConfig};
 use crate::{reference, run};
 
 /// A table with a payload column at its end, in slices, with metadata on the field.
-fn with_payload(table: Table, kind: PayloadKind) -> Result<Table> {
+fn with_payload(table: &Table, kind: PayloadKind) -> Result<Table> {
     let payload = kind.array(0..u16::try_from(table.rows()).unwrap_or(u16::MAX))?;
     let metadata = [(
         "ARROW:extension:name".to_string(),
@@ -42,7 +42,7 @@ fn with_payload(table: Table, kind: PayloadKind) -> Result<Table> {
 
 fn setting(case: &Case, kind: PayloadKind) -> Result<Setting> {
     let (build, probe) = case.tables()?;
-    let (build, probe) = (with_payload(build, kind)?, with_payload(probe, kind)?);
+    let (build, probe) = (with_payload(&build, kind)?, with_payload(&probe, kind)?);
     let config = GraceHashJoinConfig::builder()
         .with_fan_out(case.pressure.fan_out())
         .with_spill(case.pressure.policy());

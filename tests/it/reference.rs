@@ -18,23 +18,23 @@ use datafusion::physical_plan::joins::{HashJoinExecBuilder, PartitionMode};
 use grace_hash_join::testing::{Case, FilterKind, Rows, Table};
 
 /// What `HashJoinExec` gives.
-pub struct Reference {
+pub(crate) struct Reference {
     pub schema: SchemaRef,
     pub rows: Rows,
 }
 
 /// Runs the case's join through `HashJoinExec`.
-pub async fn run(case: &Case) -> Result<Reference> {
+pub(crate) async fn run(case: &Case) -> Result<Reference> {
     run_columns(case, None).await
 }
 
 /// Runs the case's join, some of its columns, through `HashJoinExec`.
-pub async fn run_columns(case: &Case, projection: Option<Vec<usize>>) -> Result<Reference> {
+pub(crate) async fn run_columns(case: &Case, projection: Option<Vec<usize>>) -> Result<Reference> {
     run_tables(case, projection, case.tables()?).await
 }
 
 /// Runs the case's join of other inputs through `HashJoinExec`.
-pub async fn run_tables(
+pub(crate) async fn run_tables(
     case: &Case,
     projection: Option<Vec<usize>>,
     (build, probe): (Table, Table),
