@@ -43,6 +43,14 @@ impl Side {
         }
     }
 
+    /// The other one.
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Build => Self::Probe,
+            Self::Probe => Self::Build,
+        }
+    }
+
     /// From DataFusion's word for the same thing; `JoinSide::None` is neither.
     pub(crate) fn from_join_side(side: JoinSide) -> Option<Self> {
         match side {
@@ -122,11 +130,7 @@ impl Semantics {
 
     /// Whether nothing comes out when `side` has no rows at all.
     pub(crate) fn nothing_without(self, side: Side) -> bool {
-        let other = match side {
-            Side::Build => Side::Probe,
-            Side::Probe => Side::Build,
-        };
-        !self.rows(other).keeps_unmatched()
+        !self.rows(side.other()).keeps_unmatched()
     }
 
     /// Whether the only output is NOT IN's: the one type that may be null-aware.

@@ -49,8 +49,14 @@ counters! {
     read_bytes,
     /// Level-0 buckets whose build rows went to disk.
     spilled_buckets,
+    /// Level-0 buckets that were read back to memory before the first probe row.
+    reloaded_buckets,
+    /// Probe rows of buckets on disk that the Bloom filter decided on the spot.
+    bloom_misses,
     /// Pairs of runs whose build run was loaded in one piece.
     pairs_loaded,
+    /// Pairs of runs whose probe run was loaded in one piece, roles swapped.
+    pairs_swapped,
     /// Pairs of runs that were split by the next level.
     pairs_split,
     /// Pairs of runs that were joined in chunks (the skew fallback).

@@ -2,11 +2,11 @@
 //!
 //! Job: the numbers of buckets and levels, and the order of a batch's rows by bucket. Not its job:
 //! where a bucket's rows live (`join/`), or which bits of the hash decide (`keys/`).
-//!
-//! The Bloom filter over the keys of spilled build rows will live here.
 
+mod bloom;
 mod scatter;
 
+pub(crate) use bloom::Bloom;
 pub(crate) use scatter::Scatter;
 
 /// One of a level's buckets.

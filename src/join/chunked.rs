@@ -1,9 +1,10 @@
 //! The skew fallback: a pair that neither fits nor can be split is joined in chunks.
 //!
-//! As many build rows as fit are loaded, all probe rows are streamed past them, then the next chunk.
-//! Build rows are decided with their chunk. A probe row that comes out by whether it has a match is
-//! decided after the last chunk, so what is known of it is carried from chunk to chunk: in one bit a
-//! row, or, where the pool refuses even those, beside the row in a new run per chunk.
+//! As many rows of the smaller run as fit are loaded, all rows of the other one are streamed past
+//! them, then the next chunk. Loaded rows are decided with their chunk. A streamed row that comes
+//! out by whether it has a match is decided after the last chunk, so what is known of it is carried
+//! from chunk to chunk: in one bit a row, or, where the pool refuses even those, beside the row in a
+//! new run per chunk.
 //!
 //! # Memory
 //!
@@ -18,8 +19,7 @@ use datafusion_common::Result;
 
 use super::build::hand_out_loaded;
 use super::context::{JoinContext, Rows, all_rows, new_batch};
-use super::drain::read_rows;
-use super::loaded::Loaded;
+use super::loaded::{Loaded, read_rows};
 use super::output::{Flow, Output};
 use super::probe::{ROW_OVERHEAD, join_batch};
 use super::scan::{Ask, StreamedBatch};
@@ -33,8 +33,10 @@ use crate::table::MatchedBits;
 /// What is joined in chunks.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
-    pub(crate) build: &'a Run,
-    pub(crate) probe: &'a Run,
+    /// The side that is loaded.
+    pub(crate) side: Side,
+    pub(crate) loaded: &'a Run,
+    pub(crate) streamed: &'a Run,
     /// The most rows of a chunk, besides what memory allows.
     pub(crate) most_rows: Option<usize>,
 }
@@ -50,11 +52,11 @@ pub(crate) async fn join(
     out: &mut Output,
 ) -> Result<()> {
     let mut chunks = Chunks::new(source);
-    let mut seen = Seen::new(ctx, source.probe);
+    let mut seen = Seen::new(ctx, source);
     while let Some(chunk) = chunks.next(ctx).await? {
         ctx.stats.chunks.add(1);
         let is_last = chunks.is_done();
-        let mut loaded = Loaded::new(ctx, Side::Build, chunk.parts, chunk.lease)?;
+        let mut loaded = Loaded::new(ctx, source.side, chunk.parts, chunk.lease)?;
         let replay = Replay {
             ctx,
             space,
@@ -69,13 +71,13 @@ pub(crate) async fn join(
     Ok(())
 }
 
-/// Build rows that are loaded together.
+/// Rows that are loaded together.
 struct Chunk {
     parts: Vec<Rows>,
     lease: Lease,
 }
 
-/// The build run, chunk by chunk.
+/// The loaded run, chunk by chunk.
 struct Chunks<'a> {
     source: Source<'a>,
     reader: Option<(RunReader, Option<Lease>)>,
@@ -88,7 +90,7 @@ struct Chunks<'a> {
 
 impl<'a> Chunks<'a> {
     fn new(source: Source<'a>) -> Self {
-        let rows_left = source.build.rows();
+        let rows_left = source.loaded.rows();
         Self {
             source,
             reader: None,
@@ -114,7 +116,7 @@ impl<'a> Chunks<'a> {
         while !self.is_done() && self.source.most_rows.is_none_or(|most| rows < most) {
             let estimate = bytes
                 + self.part_bytes()
-                + Loaded::extra_bytes(ctx, Side::Build, rows + self.part_rows());
+                + Loaded::extra_bytes(ctx, self.source.side, rows + self.part_rows());
             if !lease.try_grow(estimate.saturating_sub(lease.bytes())) && !parts.is_empty() {
                 break;
             }
@@ -123,7 +125,7 @@ impl<'a> Chunks<'a> {
             bytes += part.bytes();
             self.rows_left = self.rows_left.saturating_sub(part.len() as u64);
             parts.push(part);
-            lease.settle(bytes + Loaded::extra_bytes(ctx, Side::Build, rows));
+            lease.settle(bytes + Loaded::extra_bytes(ctx, self.source.side, rows));
         }
         self.pause(ctx);
         Ok(Some(Chunk { parts, lease }))
@@ -131,12 +133,13 @@ impl<'a> Chunks<'a> {
 
     /// What the next part is about to take.
     fn part_bytes(&self) -> usize {
-        let run = self.source.build;
+        let run = self.source.loaded;
         (run.memory_bytes() / run.frames()).max(1) + self.part_rows() * size_of::<u64>()
     }
 
     fn part_rows(&self) -> usize {
-        usize::try_from(self.source.build.rows()).unwrap_or(usize::MAX) / self.source.build.frames()
+        usize::try_from(self.source.loaded.rows()).unwrap_or(usize::MAX)
+            / self.source.loaded.frames()
     }
 
     /// The next rows of the chunk that has `rows` already.
@@ -160,7 +163,7 @@ impl<'a> Chunks<'a> {
         let mut reader = match self.reader.take() {
             Some((reader, _)) => reader,
             None => {
-                let mut reader = self.source.build.read(&ctx.spiller)?;
+                let mut reader = self.source.loaded.read(&ctx.spiller)?;
                 // Later frames may refer to dictionaries in earlier ones, so those are decoded too.
                 for _ in 0..self.frames {
                     reader.next().await?;
@@ -171,10 +174,10 @@ impl<'a> Chunks<'a> {
         let batch = reader.next().await?.ok_or_else(ended)?;
         self.frames += 1;
         self.reader = Some((reader, None));
-        read_rows(ctx, Side::Build, &batch)
+        read_rows(ctx, self.source.side, &batch)
     }
 
-    /// While probe rows are read, the build reader stays open only if there is memory for two.
+    /// While streamed rows are read, this reader stays open only if there is memory for two.
     fn pause(&mut self, ctx: &JoinContext) {
         let Some((reader, _)) = self.reader.take() else {
             return;
@@ -188,7 +191,7 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// What is known of the probe rows after the chunks so far.
+/// What is known of the streamed rows after the chunks so far.
 enum Seen {
     /// The join type does not ask.
     NotAsked,
@@ -200,11 +203,11 @@ enum Seen {
 }
 
 impl Seen {
-    fn new(ctx: &JoinContext, probe: &Run) -> Self {
-        if ctx.join.semantics.rows(Side::Probe) == RowOutput::Nothing {
+    fn new(ctx: &JoinContext, source: Source<'_>) -> Self {
+        if ctx.join.semantics.rows(source.side.other()) == RowOutput::Nothing {
             return Self::NotAsked;
         }
-        let Ok(rows) = usize::try_from(probe.rows()) else {
+        let Ok(rows) = usize::try_from(source.streamed.rows()) else {
             return Self::Carried(None);
         };
         match ctx.budget.try_lease(MatchedBits::size_of(rows)) {
@@ -214,7 +217,7 @@ impl Seen {
     }
 }
 
-/// All probe rows past one chunk.
+/// All streamed rows past one chunk.
 struct Replay<'a> {
     ctx: &'a JoinContext,
     space: &'a Space,
@@ -226,7 +229,7 @@ impl Replay<'_> {
     async fn run(&self, loaded: &mut Loaded, seen: Seen, out: &mut Output) -> Result<Seen> {
         match seen {
             Seen::NotAsked => {
-                let mut reader = self.source.probe.read(&self.ctx.spiller)?;
+                let mut reader = self.source.streamed.read(&self.ctx.spiller)?;
                 while let Some(batch) = reader.next().await? {
                     let before = MatchedBits::new(batch.num_rows());
                     self.join(loaded, &batch, before, out).await?;
@@ -250,7 +253,7 @@ impl Replay<'_> {
         mut bits: MatchedBits,
         out: &mut Output,
     ) -> Result<MatchedBits> {
-        let mut reader = self.source.probe.read(&self.ctx.spiller)?;
+        let mut reader = self.source.streamed.read(&self.ctx.spiller)?;
         let mut first = 0;
         while let Some(batch) = reader.next().await? {
             let rows = batch.num_rows();
@@ -276,14 +279,14 @@ impl Replay<'_> {
         run: Option<Run>,
         out: &mut Output,
     ) -> Result<Option<Run>> {
-        let schema = carried_schema(&self.ctx.side(Side::Probe).schema);
+        let schema = carried_schema(&self.ctx.side(self.source.side.other()).schema);
         let mut writer = (!self.is_last).then(|| {
-            let what = "probe rows with what is known of them";
+            let what = "streamed rows with what is known of them";
             self.space.writer_of(self.ctx, &schema, what)
         });
         let mut reader = run
             .as_ref()
-            .unwrap_or(self.source.probe)
+            .unwrap_or(self.source.streamed)
             .read(&self.ctx.spiller)?;
         while let Some(batch) = reader.next().await? {
             let (batch, before) = match run {
@@ -333,14 +336,14 @@ impl Replay<'_> {
                 before.set(row);
             }
         }
-        let schema = &self.ctx.side(Side::Probe).schema;
+        let schema = &self.ctx.side(self.source.side.other()).schema;
         Ok((
             new_batch(schema, columns.to_vec(), batch.num_rows())?,
             before,
         ))
     }
 
-    /// Joins one probe batch with the chunk; returns what is known of its rows then.
+    /// Joins one streamed batch with the chunk; returns what is known of its rows then.
     async fn join(
         &self,
         loaded: &mut Loaded,
@@ -351,7 +354,7 @@ impl Replay<'_> {
         let rows = batch.num_rows();
         let in_hand = batch_bytes(batch) + rows * ROW_OVERHEAD;
         let _in_hand = self.ctx.budget.charge(in_hand);
-        let keys = self.ctx.keys(Side::Probe, batch)?;
+        let keys = self.ctx.keys(self.source.side.other(), batch)?;
         let streamed = StreamedBatch {
             batch: batch.clone(),
             keys,
@@ -366,9 +369,9 @@ impl Replay<'_> {
     }
 }
 
-/// The probe rows' columns, and whether a match was seen.
-fn carried_schema(probe: &SchemaRef) -> SchemaRef {
-    let mut fields = probe.fields().to_vec();
+/// The streamed rows' columns, and whether a match was seen.
+fn carried_schema(streamed: &SchemaRef) -> SchemaRef {
+    let mut fields = streamed.fields().to_vec();
     fields.push(Arc::new(Field::new("seen", DataType::Boolean, false)));
     Arc::new(Schema::new(fields))
 }

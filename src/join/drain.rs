@@ -1,7 +1,8 @@
 //! The drain phase: the pairs of runs, smallest first, depth first.
 //!
-//! For each pair, in this order: nothing to do for an empty side; load the build run if it fits;
-//! split the pair by the next level; join it in chunks. Recursion is a worklist.
+//! For each pair, in this order: nothing to do for an empty side; load the build run if it fits, or
+//! else the probe run (roles swapped: `semantics` answers per side); split the pair by the next
+//! level; join it in chunks. Recursion is a worklist.
 //!
 //! # Why unmatched rows are right after splitting
 //!
@@ -13,8 +14,8 @@
 //!
 //! - *One side empty*: skipped only where the join type keeps nothing of the other one; otherwise
 //!   that one is streamed from its run straight to the output.
-//! - *Splitting does not help* (one hash, or the largest child has over four fifths of its parent's
-//!   rows, or the deepest level is reached): joined in chunks.
+//! - *Splitting does not help* (one hash, or a child has over four fifths of its parent's rows of
+//!   both sides, or the deepest level is reached): joined in chunks.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -23,15 +24,15 @@ use datafusion_common::Result;
 
 use super::build::{hand_out_loaded, hand_out_unmatched};
 use super::chunked::{self, Source};
-use super::context::{JoinContext, Rows, all_rows, take_rows};
-use super::loaded::Loaded;
+use super::context::{JoinContext, all_rows, take_rows};
+use super::loaded::{Loaded, read_run};
 use super::output::{Flow, Output};
 use super::probe::{ROW_OVERHEAD, join_batch, piece_rows};
 use super::scan::{Ask, StreamedBatch};
 use super::split::Space;
 use crate::bucket::{Level, Scatter};
 use crate::config::SpillPolicy;
-use crate::memory::{Lease, batch_bytes, unshare};
+use crate::memory::batch_bytes;
 use crate::semantics::Side;
 use crate::spill::{Run, RunWriter};
 
@@ -58,8 +59,10 @@ impl Pair {
         }
     }
 
-    fn build_bytes(&self) -> usize {
-        self.build.as_ref().map_or(0, Run::memory_bytes)
+    /// The bytes of the side that is easier to load.
+    fn smaller_bytes(&self) -> usize {
+        let bytes = |run: &Option<Run>| run.as_ref().map_or(0, Run::memory_bytes);
+        bytes(&self.build).min(bytes(&self.probe))
     }
 }
 
@@ -77,7 +80,7 @@ pub(crate) async fn drain(
     out: &mut Output,
 ) -> Result<()> {
     let start = Instant::now();
-    pairs.sort_by_key(Pair::build_bytes);
+    pairs.sort_by_key(Pair::smaller_bytes);
     let mut work = VecDeque::from(pairs);
     while let Some(pair) = work.pop_front() {
         if out.flow() == Flow::Enough {
@@ -125,7 +128,12 @@ async fn join_pair(
         stream_run(ctx, loaded, &probe, out).await?;
         return Ok(Vec::new());
     }
-    // Swapping roles, where the probe run fits, belongs here.
+    if let Some(loaded) = load(ctx, Side::Probe, &probe).await? {
+        drop(probe);
+        ctx.stats.pairs_swapped.add(1);
+        stream_run(ctx, loaded, &build, out).await?;
+        return Ok(Vec::new());
+    }
     if can_split {
         return split(ctx, space, [build, probe], next_level).await;
     }
@@ -177,70 +185,26 @@ async fn lone(ctx: &JoinContext, side: Side, run: &Run, out: &mut Output) -> Res
 
 /// Loads a whole run, or nothing if memory for it is refused.
 async fn load(ctx: &JoinContext, side: Side, run: &Run) -> Result<Option<Loaded>> {
-    let Ok(rows) = usize::try_from(run.rows()) else {
-        return Ok(None);
-    };
-    let extra = Loaded::extra_bytes(ctx, side, rows);
-    let estimate = run.memory_bytes() + rows * size_of::<u64>();
-    let Some(table) = ctx.budget.try_lease(extra + estimate) else {
-        return Ok(None);
-    };
-    let mut lease = Loading {
-        lease: table,
-        used: extra,
-    };
-    let mut reader = run.read(&ctx.spiller)?;
-    let mut parts = Vec::new();
-    while let Some(batch) = reader.next().await? {
-        let part = read_rows(ctx, side, &batch)?;
-        if !lease.take(part.bytes()) {
-            return Ok(None);
-        }
-        parts.push(part);
-    }
-    drop(reader);
-    Loaded::new(ctx, side, parts, lease.lease).map(Some)
-}
-
-/// A lease that was taken for an estimate, and grows where the estimate was too low.
-struct Loading {
-    lease: Lease,
-    used: usize,
-}
-
-impl Loading {
-    fn take(&mut self, bytes: usize) -> bool {
-        self.used += bytes;
-        let missing = self.used.saturating_sub(self.lease.bytes());
-        missing == 0 || self.lease.try_grow(missing)
+    match read_run(ctx, side, run, 0).await? {
+        Some((parts, lease)) => Loaded::new(ctx, side, parts, lease).map(Some),
+        None => Ok(None),
     }
 }
 
-/// Rows read back, with their hashes, in buffers of their own.
-pub(crate) fn read_rows(
-    ctx: &JoinContext,
-    side: Side,
-    batch: &arrow::record_batch::RecordBatch,
-) -> Result<Rows> {
-    let keys = ctx.keys(side, batch)?;
-    Ok(Rows {
-        batch: unshare(batch)?,
-        hashes: keys.hashes,
-    })
-}
-
-/// Streams a probe run past loaded build rows, then hands out the loaded rows that come out singly.
+/// Streams a run past the loaded rows of the other side, then hands out the loaded rows that come
+/// out singly.
 async fn stream_run(
     ctx: &JoinContext,
     mut loaded: Loaded,
-    probe: &Run,
+    streamed: &Run,
     out: &mut Output,
 ) -> Result<()> {
-    let mut reader = probe.read(&ctx.spiller)?;
+    let side = loaded.side.other();
+    let mut reader = streamed.read(&ctx.spiller)?;
     while let Some(batch) = reader.next().await? {
         let rows = batch.num_rows();
         let _in_hand = ctx.budget.charge(batch_bytes(&batch) + rows * ROW_OVERHEAD);
-        let keys = ctx.keys(Side::Probe, &batch)?;
+        let keys = ctx.keys(side, &batch)?;
         let streamed = StreamedBatch { batch, keys };
         let mut ask = Ask::once(all_rows(rows).collect(), rows);
         if join_batch(ctx, &mut loaded, &streamed, &mut ask, out).await? == Flow::Enough {
@@ -260,23 +224,25 @@ async fn split(
 ) -> Result<Vec<Pair>> {
     ctx.stats.pairs_split.add(1);
     ctx.stats.max_level.max(u64::from(level.0) + 1);
-    let parent_rows = build.rows();
+    let parent = [build.rows(), probe.rows()];
     let builds = split_run(ctx, space, Side::Build, build, level).await?;
     let probes = split_run(ctx, space, Side::Probe, probe, level).await?;
-    let is_stuck = |run: &Run| run.rows() * 5 > parent_rows * STUCK_FIFTHS;
+    let is_stuck = |run: &Option<Run>, parent: u64| {
+        run.as_ref()
+            .is_some_and(|run| run.rows() * 5 > parent * STUCK_FIFTHS)
+    };
     let mut children: Vec<Pair> = builds
         .into_iter()
         .zip(probes)
         .map(|(build, probe)| Pair {
-            can_split: build
-                .as_ref()
-                .is_some_and(|r| !r.has_single_hash() && !is_stuck(r)),
+            can_split: build.as_ref().is_some_and(|run| !run.has_single_hash())
+                && !(is_stuck(&build, parent[0]) && is_stuck(&probe, parent[1])),
             build,
             probe,
             next_level: level.next(),
         })
         .collect();
-    children.sort_by_key(Pair::build_bytes);
+    children.sort_by_key(Pair::smaller_bytes);
     Ok(children)
 }
 
@@ -328,16 +294,17 @@ async fn chunked(
     out: &mut Output,
 ) -> Result<Vec<Pair>> {
     ctx.stats.pairs_chunked.add(1);
-    chunked::join(
-        ctx,
-        space,
-        Source {
-            build,
-            probe,
-            most_rows,
-        },
-        out,
-    )
-    .await?;
+    let (side, loaded, streamed) = if build.memory_bytes() <= probe.memory_bytes() {
+        (Side::Build, build, probe)
+    } else {
+        (Side::Probe, probe, build)
+    };
+    let source = Source {
+        side,
+        loaded,
+        streamed,
+        most_rows,
+    };
+    chunked::join(ctx, space, source, out).await?;
     Ok(Vec::new())
 }

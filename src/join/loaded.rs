@@ -21,8 +21,9 @@ use datafusion_common::Result;
 use super::context::{JoinContext, Rows, new_batch};
 use crate::error;
 use crate::keys;
-use crate::memory::{Lease, column_bytes};
+use crate::memory::{Lease, column_bytes, unshare};
 use crate::semantics::{RowOutput, Side};
+use crate::spill::Run;
 use crate::table::{JoinTable, MAX_ROWS, MatchedBits, NO_ROW};
 
 /// Columns of more bytes stay in pieces: 32-bit offsets end at 2 GiB.
@@ -95,6 +96,52 @@ impl Loaded {
     pub(crate) fn is_empty(&self) -> bool {
         self.table.len() == 0
     }
+}
+
+/// Reads a whole run to be loaded with `others` rows, or nothing if memory for it, with its part of
+/// the table, is refused.
+///
+/// # Errors
+/// If the run cannot be read.
+pub(crate) async fn read_run(
+    ctx: &JoinContext,
+    side: Side,
+    run: &Run,
+    others: usize,
+) -> Result<Option<(Vec<Rows>, Lease)>> {
+    let Ok(rows) = usize::try_from(run.rows()) else {
+        return Ok(None);
+    };
+    let table =
+        Loaded::extra_bytes(ctx, side, rows + others) - Loaded::extra_bytes(ctx, side, others);
+    let estimate = run.memory_bytes() + rows * size_of::<u64>();
+    let Some(mut lease) = ctx.budget.try_lease(table + estimate) else {
+        return Ok(None);
+    };
+    let mut reader = run.read(&ctx.spiller)?;
+    let mut parts = Vec::new();
+    let mut used = table;
+    while let Some(batch) = reader.next().await? {
+        let part = read_rows(ctx, side, &batch)?;
+        used += part.bytes();
+        if !lease.try_grow(used.saturating_sub(lease.bytes())) {
+            return Ok(None);
+        }
+        parts.push(part);
+    }
+    Ok(Some((parts, lease)))
+}
+
+/// Rows read back, with their hashes, in buffers of their own.
+///
+/// # Errors
+/// If their keys cannot be computed.
+pub(crate) fn read_rows(ctx: &JoinContext, side: Side, batch: &RecordBatch) -> Result<Rows> {
+    let keys = ctx.keys(side, batch)?;
+    Ok(Rows {
+        batch: unshare(batch)?,
+        hashes: keys.hashes,
+    })
 }
 
 /// Rows by number, column by column.

@@ -21,7 +21,7 @@ use super::drain::Pair;
 use super::loaded::Loaded;
 use super::output::{Flow, Output};
 use super::scan::{Ask, Scan, Step, StreamedBatch};
-use super::split::{Space, SplitBuild};
+use super::split::{Space, SpilledKeys, SplitBuild};
 use crate::bucket::{Level, Scatter};
 use crate::keys::bucket_of;
 use crate::memory::batch_bytes;
@@ -155,6 +155,7 @@ pub(crate) async fn join_batch(
 /// The buckets of the probe side.
 struct ProbeSplit<'a> {
     ctx: &'a JoinContext,
+    bloom: Option<SpilledKeys>,
     space: Space,
     buckets: Vec<ProbeBucket>,
 }
@@ -172,7 +173,7 @@ enum ProbeBucket {
 
 impl<'a> ProbeSplit<'a> {
     fn new(ctx: &'a JoinContext, split: SplitBuild) -> Self {
-        let SplitBuild { space, runs } = split;
+        let SplitBuild { space, runs, bloom } = split;
         let bucket = |run: Option<Run>| match run {
             None => ProbeBucket::Here,
             Some(build) => ProbeBucket::Spilled {
@@ -183,6 +184,7 @@ impl<'a> ProbeSplit<'a> {
         let buckets = runs.into_iter().map(bucket).collect();
         Self {
             ctx,
+            bloom,
             space,
             buckets,
         }
@@ -208,13 +210,24 @@ impl<'a> ProbeSplit<'a> {
         let start = Instant::now();
         let keys = &streamed.keys;
         let can_match = |row: usize| keys.valid.as_ref().is_none_or(|valid| valid.is_valid(row));
-        // A Bloom filter over the spilled build keys is asked here.
+        let mut misses = 0;
         let is_here = |row: &u32| {
             let hash = keys.hashes.get(*row as usize).copied().unwrap_or_default();
-            !can_match(*row as usize) || !self.is_spilled(hash)
+            if !can_match(*row as usize) || !self.is_spilled(hash) {
+                return true;
+            }
+            // The rows of its bucket are on disk, none of them with this key: the loaded rows,
+            // none of which has it either, decide it as well as any.
+            let is_miss = self
+                .bloom
+                .as_ref()
+                .is_some_and(|keys| !keys.bloom.may_contain(hash));
+            misses += usize::from(is_miss);
+            is_miss
         };
         let (here, away): (Vec<u32>, Vec<u32>) =
             all_rows(streamed.batch.num_rows()).partition(is_here);
+        self.ctx.stats.bloom_misses.add(misses);
         let fan_out = self.space.fan_out();
         let scatter = Scatter::new(&keys.hashes, away.into_iter(), Level::FIRST, fan_out);
         self.ctx.stats.probe_nanos.add_since(start);

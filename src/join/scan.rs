@@ -144,15 +144,8 @@ impl<'a> Scan<'a> {
         Ok(scan)
     }
 
-    fn streamed_side(&self) -> Side {
-        match self.side {
-            Side::Build => Side::Probe,
-            Side::Probe => Side::Build,
-        }
-    }
-
     fn streamed_output(&self) -> RowOutput {
-        self.ctx.join.semantics.rows(self.streamed_side())
+        self.ctx.join.semantics.rows(self.side.other())
     }
 
     /// Whether a streamed row is decided by its first match.
@@ -307,12 +300,8 @@ impl<'a> Scan<'a> {
     fn pairs(&mut self) -> Result<Step> {
         let done = self.cursor.position;
         let Candidates { loaded, streamed } = &mut self.candidates;
-        if self.ctx.join.semantics.rows(match self.side {
-            Side::Build => Side::Probe,
-            Side::Probe => Side::Build,
-        }) == RowOutput::Unmatched
-            && self.ask.is_last
-        {
+        let output = self.ctx.join.semantics.rows(self.side.other());
+        if output == RowOutput::Unmatched && self.ask.is_last {
             let passed = self.walk.get(self.handed_out..done).unwrap_or_default();
             let unmatched = passed
                 .iter()

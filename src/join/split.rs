@@ -24,9 +24,9 @@ use datafusion_common::Result;
 
 use super::build::{Built, Held};
 use super::context::{JoinContext, Rows, all_rows};
-use super::loaded::Loaded;
+use super::loaded::{Loaded, read_run};
 use super::victim;
-use crate::bucket::{FanOut, Level, Scatter};
+use crate::bucket::{Bloom, FanOut, Level, Scatter};
 use crate::config::SpillPolicy;
 use crate::error;
 use crate::keys::bucket_of;
@@ -93,6 +93,8 @@ impl Space {
 pub(crate) struct Split {
     space: Space,
     buckets: Vec<Bucket>,
+    /// Over the build rows on disk.
+    bloom: Option<SpilledKeys>,
     /// Covers copies of resident rows while the batch that they come from is still there.
     reserve: Lease,
     reserve_target: usize,
@@ -116,12 +118,40 @@ struct Resident {
     tail_bytes: usize,
 }
 
+/// A Bloom filter with the lease that covers it.
+pub(crate) struct SpilledKeys {
+    pub(crate) bloom: Bloom,
+    _lease: Lease,
+}
+
+/// The part of what is held that a Bloom filter may take, as a divisor.
+const BLOOM_PART: usize = 32;
+
+/// The most bytes of a Bloom filter for each row seen at the first refusal and each bucket: two
+/// bytes a row keep it below half full if that was one bucket's worth of the build side.
+const BLOOM_BYTES_PER_ROW: usize = 2;
+
+impl SpilledKeys {
+    /// Optional: nothing if the pool refuses.
+    fn new(ctx: &JoinContext, most_bytes: usize) -> Option<Self> {
+        let bytes = most_bytes.min(ctx.budget.held() / BLOOM_PART);
+        let lease = ctx.budget.try_lease(bytes)?;
+        let bloom = Bloom::new(bytes)?;
+        Some(Self {
+            bloom,
+            _lease: lease,
+        })
+    }
+}
+
 /// What the split leaves to the probe phase.
 pub(crate) struct SplitBuild {
     pub(crate) space: Space,
     /// The build run of each bucket on disk that has rows; `None` where the probe row can be
     /// decided on the spot.
     pub(crate) runs: Vec<Option<Run>>,
+    /// Without it, every probe row of a bucket on disk may match.
+    pub(crate) bloom: Option<SpilledKeys>,
 }
 
 impl Split {
@@ -160,6 +190,7 @@ impl Split {
         Ok(Self {
             space,
             buckets,
+            bloom: SpilledKeys::new(ctx, usize::MAX),
             reserve: ctx.budget.empty(),
             reserve_target: 0,
         })
@@ -196,8 +227,10 @@ impl Split {
         let sizes = bucket_bytes(rows, space.fan_out());
         let victims = victim::choose(&sizes, (held / VICTIM_PART).max(plan.bytes() - floor));
         let buckets = (0..plan.fan_out).map(|b| Bucket::new(ctx, &space, victims.contains(&b)));
+        let rows: usize = rows.iter().map(|held| held.rows.len()).sum();
         Ok(Self {
             buckets: buckets.collect(),
+            bloom: SpilledKeys::new(ctx, rows * plan.fan_out * BLOOM_BYTES_PER_ROW),
             space,
             reserve_target: headroom.bytes(),
             reserve: headroom,
@@ -251,6 +284,7 @@ impl Split {
             match self.buckets.get_mut(bucket) {
                 None => return Err(error::internal("a row has no bucket")),
                 Some(Bucket::Spilled(writer)) => {
+                    note_spilled(&mut self.bloom, &rows.hashes);
                     return writer
                         .push(rows.batch, rows.hashes.into_iter(), buffer)
                         .await;
@@ -295,6 +329,7 @@ impl Split {
         };
         let Resident { parts, lease, .. } = resident;
         for part in parts {
+            note_spilled(&mut self.bloom, &part.hashes);
             writer
                 .push(part.batch, part.hashes.into_iter(), self.space.plan.buffer)
                 .await?;
@@ -331,7 +366,7 @@ impl Split {
                 }
             }
         }
-        // Reloading the smallest runs, where there is room again, belongs here.
+        reload(ctx, &mut runs, &mut parts, &mut lease).await?;
         ctx.stats.spilled_buckets.add(runs.iter().flatten().count());
         ctx.stats.max_level.max(1);
         let start = Instant::now();
@@ -340,6 +375,7 @@ impl Split {
         let split = Some(SplitBuild {
             space: self.space,
             runs,
+            bloom: self.bloom.filter(|keys| keys.bloom.is_useful()),
         });
         Ok(Built {
             loaded,
@@ -361,6 +397,35 @@ impl Split {
             }
         }
     }
+}
+
+/// Takes the smallest runs back into memory, where there is room again: each saves its bucket's
+/// probe rows the way to the disk and back. What was sent there by order stays.
+async fn reload(
+    ctx: &JoinContext,
+    runs: &mut [Option<Run>],
+    parts: &mut Vec<Rows>,
+    lease: &mut Lease,
+) -> Result<()> {
+    if ctx.join.config.spill() != SpillPolicy::Pressure {
+        return Ok(());
+    }
+    let mut smallest: Vec<&mut Option<Run>> = runs.iter_mut().filter(|run| run.is_some()).collect();
+    smallest.sort_by_key(|run| run.as_ref().map_or(0, Run::memory_bytes));
+    for slot in smallest {
+        let rows = parts.iter().map(Rows::len).sum();
+        let Some(run) = slot.as_ref() else {
+            continue;
+        };
+        let Some((more, more_lease)) = read_run(ctx, Side::Build, run, rows).await? else {
+            return Ok(());
+        };
+        parts.extend(more);
+        lease.absorb(more_lease);
+        *slot = None;
+        ctx.stats.reloaded_buckets.add(1);
+    }
+    Ok(())
 }
 
 /// The least that the first split frees, as a part of what is held: one bucket of sixteen would be
@@ -420,6 +485,12 @@ impl Resident {
         self.parts.push(merged);
         (self.tail, self.tail_bytes) = (0, 0);
         Ok(())
+    }
+}
+
+fn note_spilled(keys: &mut Option<SpilledKeys>, hashes: &[u64]) {
+    if let Some(keys) = keys {
+        hashes.iter().for_each(|hash| keys.bloom.insert(*hash));
     }
 }
 

@@ -44,6 +44,13 @@ fn mix(hash: u64, level: Level) -> u64 {
     x ^ (x >> 33)
 }
 
+/// Bits for a Bloom filter that neither tables nor buckets look at: those of a level that no split
+/// reaches.
+#[inline]
+pub(crate) fn remixed(hash: u64) -> u64 {
+    mix(hash, Level(u8::MAX))
+}
+
 /// The bucket of a row at a level.
 #[inline]
 pub(crate) fn bucket_of(hash: u64, level: Level, fan_out: FanOut) -> BucketId {

@@ -17,7 +17,7 @@ use datafusion_common::utils::normalize_float_zero;
 use datafusion_common::{NullEquality, Result};
 
 pub(crate) use compare::KeyComparator;
-pub(crate) use hash::bucket_of;
+pub(crate) use hash::{bucket_of, remixed};
 
 use crate::error;
 
