@@ -95,6 +95,9 @@ pub(crate) enum OutputColumn {
 pub(crate) struct Semantics(JoinType);
 
 impl Semantics {
+    /// What a join is if nobody says.
+    pub(crate) const DEFAULT: JoinType = JoinType::Inner;
+
     pub(crate) fn new(join_type: JoinType) -> Self {
         Self(join_type)
     }

@@ -62,9 +62,7 @@ impl Bloom {
 
     fn block_of(&self, hash: u64) -> usize {
         // Below the number of blocks, which is the length of a vector.
-        #[expect(clippy::cast_possible_truncation, reason = "below a vector's length")]
-        let block = (((hash >> 32) * self.blocks.len() as u64) >> 32) as usize;
-        block
+        (((hash >> 32) * self.blocks.len() as u64) >> 32) as usize
     }
 }
 

@@ -125,7 +125,7 @@ impl GraceHashJoin {
             build_schema,
             probe_schema,
             keys: None,
-            join_type: JoinType::Inner,
+            join_type: Semantics::DEFAULT,
             null_equality: NullEquality::NullEqualsNothing,
             null_aware: false,
             filter: None,

@@ -31,6 +31,7 @@ use super::probe::{ROW_OVERHEAD, join_batch, piece_rows};
 use super::scan::{Ask, StreamedBatch};
 use super::split::Space;
 use crate::bucket::{Level, Scatter};
+#[cfg(feature = "testing")]
 use crate::config::SpillPolicy;
 use crate::memory::batch_bytes;
 use crate::semantics::Side;

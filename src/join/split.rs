@@ -490,7 +490,9 @@ impl Resident {
 
 fn note_spilled(keys: &mut Option<SpilledKeys>, hashes: &[u64]) {
     if let Some(keys) = keys {
-        hashes.iter().for_each(|hash| keys.bloom.insert(*hash));
+        for hash in hashes {
+            keys.bloom.insert(*hash);
+        }
     }
 }
 
