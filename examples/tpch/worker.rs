@@ -232,9 +232,17 @@ pub(crate) fn process_peak(process: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// The message of an error without a backtrace.
+/// The message of an error without a backtrace, its root cause in the first line: DataFusion would
+/// begin with what it was doing.
 fn describe(error: &Error) -> String {
-    error
-        .downcast_ref::<DataFusionError>()
-        .map_or_else(|| error.to_string(), DataFusionError::strip_backtrace)
+    let Some(error) = error.downcast_ref::<DataFusionError>() else {
+        return error.to_string();
+    };
+    let whole = error.strip_backtrace();
+    let root = error.find_root().strip_backtrace();
+    if whole.starts_with(&root) {
+        whole
+    } else {
+        format!("{root}\n{whole}")
+    }
 }

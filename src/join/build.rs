@@ -28,7 +28,7 @@ use super::output::{Flow, Output};
 use super::scan::split_by_validity;
 use super::split::{Split, SplitBuild};
 use crate::config::SpillPolicy;
-use crate::memory::{Lease, WorkSpace, batch_bytes, compact};
+use crate::memory::{Lease, WorkSpace, batch_bytes, compact, rows_bytes};
 use crate::semantics::{RowOutput, Side};
 use arrow::array::{BooleanArray, RecordBatch};
 use datafusion_execution::SendableRecordBatchStream;
@@ -288,7 +288,7 @@ pub(crate) async fn hand_out_unmatched(
     if !output.keeps_unmatched() || rows.num_rows() == 0 {
         return Ok(out.flow());
     }
-    let row_bytes = (batch_bytes(rows) / rows.num_rows()).max(1);
+    let row_bytes = (rows_bytes(rows) / rows.num_rows()).max(1);
     let most = (out.most_bytes() / row_bytes).clamp(1, ctx.batch_size.max(1));
     let mut from = 0;
     while from < rows.num_rows() {

@@ -14,14 +14,14 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, UInt32Array, UInt32Builder, new_null_array};
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::{concat, interleave, take};
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion_common::Result;
 
 use super::context::{JoinContext, Rows, new_batch};
 use crate::error;
 use crate::keys;
-use crate::memory::{Lease, column_bytes, unshare};
+use crate::memory::{Lease, collect_views, column_bytes, unshare};
 use crate::semantics::{RowOutput, Side};
 use crate::spill::Run;
 use crate::table::{JoinTable, MAX_ROWS, MatchedBits, NO_ROW};
@@ -214,6 +214,10 @@ impl LoadedRows {
     pub(crate) fn gather(&self, index: usize, rows: &[u32]) -> Result<ArrayRef> {
         let column = self.columns.get(index);
         match column.ok_or_else(|| error::internal("a loaded column is missing"))? {
+            LoadedColumn::Merged(array) if rows.contains(&NO_ROW) && has_runs(array.data_type()) => {
+                // `take` gives the first run's value where the row number is NULL.
+                self.interleave(std::slice::from_ref(array), rows)
+            }
             LoadedColumn::Merged(array) => Ok(take(array, &indices(rows), None)?),
             LoadedColumn::Pieces(pieces) => self.interleave(pieces, rows),
         }
@@ -231,6 +235,9 @@ impl LoadedRows {
         let at = |row: &u32| {
             if *row == NO_ROW {
                 return (pieces.len(), 0);
+            }
+            if pieces.len() == 1 {
+                return (0, *row as usize);
             }
             let piece = self
                 .starts
@@ -297,11 +304,29 @@ fn merge(ctx: &JoinContext, pieces: Vec<ArrayRef>) -> Result<LoadedColumn> {
         return Ok(LoadedColumn::Pieces(pieces));
     };
     let arrays: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
-    let merged = concat(&arrays)?;
+    let mut merged = concat(&arrays)?;
     drop(pieces);
+    // Every output batch of views would otherwise hold on to each piece's buffer by itself.
+    merged = collect_views(&merged);
     // From here on the rows' lease covers the copy as it covered the pieces.
     drop(copy);
     Ok(LoadedColumn::Merged(merged))
+}
+
+/// Whether the type is run-end encoded, or holds such a type.
+fn has_runs(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::RunEndEncoded(_, _) => true,
+        DataType::Struct(fields) => fields.iter().any(|field| has_runs(field.data_type())),
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => has_runs(field.data_type()),
+        DataType::Union(fields, _) => fields.iter().any(|(_, field)| has_runs(field.data_type())),
+        _ => false,
+    }
 }
 
 /// Row numbers for `take`, with NULL for [`NO_ROW`].

@@ -15,7 +15,7 @@ use datafusion_common::{DataFusionError, Result};
 use datafusion_execution::TryEmitter;
 
 use super::context::{JoinContext, new_batch};
-use crate::memory::{Lease, batch_bytes};
+use crate::memory::{Lease, compact, rows_bytes};
 use crate::stats::StatsCell;
 
 /// Whether more rows are wanted.
@@ -141,7 +141,8 @@ impl Output {
             Some(only) if pieces.is_empty() => only,
             Some(last) => {
                 pieces.push(last);
-                concat_batches(&self.schema, &pieces)?
+                // Copied anyway, so without what the pieces share with larger batches.
+                compact(&concat_batches(&self.schema, &pieces)?)?
             }
         };
         drop(pieces);
@@ -155,7 +156,7 @@ impl Output {
     fn gather(&mut self, piece: RecordBatch) {
         self.gathered.rows += piece.num_rows();
         if !self.schema.fields().is_empty() {
-            self.gathered.bytes += batch_bytes(&piece);
+            self.gathered.bytes += rows_bytes(&piece);
             self.gathered.pieces.push(piece);
         }
     }

@@ -24,7 +24,7 @@ use super::scan::{Ask, Scan, Step, StreamedBatch};
 use super::split::{Space, SpilledKeys, SplitBuild};
 use crate::bucket::{Level, Scatter};
 use crate::keys::bucket_of;
-use crate::memory::batch_bytes;
+use crate::memory::{batch_bytes, rows_bytes};
 use crate::semantics::Side;
 use crate::spill::{Run, RunWriter};
 
@@ -263,5 +263,5 @@ impl<'a> ProbeSplit<'a> {
 
 /// How many rows of `batch` are about `bytes` bytes, at least one.
 pub(crate) fn piece_rows(batch: &RecordBatch, bytes: usize) -> usize {
-    (bytes / (batch_bytes(batch) / batch.num_rows().max(1)).max(1)).max(1)
+    (bytes / (rows_bytes(batch) / batch.num_rows().max(1)).max(1)).max(1)
 }

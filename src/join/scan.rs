@@ -121,7 +121,7 @@ impl<'a> Scan<'a> {
         }
         let comparator = KeyComparator::new(keys, key_starts, &streamed.keys.columns)?;
         let streamed_rows = streamed.batch.num_rows().max(1);
-        let streamed_bytes = crate::memory::batch_bytes(&streamed.batch) / streamed_rows;
+        let streamed_bytes = crate::memory::rows_bytes(&streamed.batch) / streamed_rows;
         let row_bytes = rows.row_bytes() + streamed_bytes + 1;
         let mut scan = Self {
             ctx,

@@ -14,5 +14,5 @@ mod size;
 mod space;
 
 pub(crate) use budget::{Budget, Lease};
-pub(crate) use size::{batch_bytes, column_bytes, compact, unshare};
+pub(crate) use size::{batch_bytes, collect_views, column_bytes, compact, rows_bytes, unshare};
 pub(crate) use space::{READER_BYTES, WorkSpace};

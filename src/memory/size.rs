@@ -31,6 +31,11 @@ pub(crate) fn column_bytes(column: &ArrayRef) -> usize {
     column.get_buffer_memory_size() + ARRAY_OVERHEAD
 }
 
+/// The bytes that the rows of `batch` need by themselves, whatever they pin.
+pub(crate) fn rows_bytes(batch: &RecordBatch) -> usize {
+    batch.columns().iter().map(needed_bytes).sum()
+}
+
 /// The bytes that the rows of `array` need by themselves.
 fn needed_bytes(array: &ArrayRef) -> usize {
     match array.data_type() {
@@ -80,14 +85,22 @@ fn compact_beyond(batch: &RecordBatch, eighths: usize) -> Result<RecordBatch> {
     )?)
 }
 
+/// A view array over few buffers that hold its own bytes and no others; other arrays as they are.
+pub(crate) fn collect_views(array: &ArrayRef) -> ArrayRef {
+    match array.data_type() {
+        DataType::Utf8View => Arc::new(array.as_string_view().gc()),
+        DataType::BinaryView => Arc::new(array.as_binary_view().gc()),
+        _ => Arc::clone(array),
+    }
+}
+
 fn compact_column(array: &ArrayRef, eighths: usize) -> Result<ArrayRef> {
     let pinned = array.get_buffer_memory_size();
     if pinned <= PINNED_SLACK || pinned <= needed_bytes(array) / 8 * eighths {
         return Ok(Arc::clone(array));
     }
     match array.data_type() {
-        DataType::Utf8View => Ok(Arc::new(array.as_string_view().gc())),
-        DataType::BinaryView => Ok(Arc::new(array.as_binary_view().gc())),
+        DataType::Utf8View | DataType::BinaryView => Ok(collect_views(array)),
         // The values of a dictionary are shared by design.
         DataType::Dictionary(_, _) => Ok(Arc::clone(array)),
         _ => {

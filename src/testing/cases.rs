@@ -130,7 +130,7 @@ pub enum Shape {
     Skewed,
     /// All rows share one key.
     OneKey,
-    /// One key, and nearly 1 MiB of build rows with it.
+    /// One key, and 800 KiB of build rows with it.
     WideOneKey,
     /// 2 MiB of build rows over many keys, and a smaller probe side.
     Large,
@@ -231,12 +231,13 @@ impl Shape {
             }
             Self::OneKey => (build.spread, probe.spread) = (Spread::OneKey, Spread::OneKey),
             Self::WideOneKey => {
-                (build.rows, build.null_percent) = (240, 0);
+                (build.rows, build.null_percent) = (200, 0);
+                build.layout = Layout::Batches(10);
                 (build.spread, probe.spread) = (Spread::OneKey, Spread::Unique(5));
                 probe.rows = 5;
             }
             Self::Large | Self::LargeSkewed => {
-                (build.rows, build.width, build.layout) = (1000, 2048, Layout::Batches(20));
+                (build.rows, build.width, build.layout) = (1000, 2048, Layout::Batches(10));
                 (build.spread, probe.spread) = (Spread::Few(800, 0), Spread::Few(800, 400));
                 (build.null_percent, probe.rows) = (5, 150);
                 if self == Self::LargeSkewed {

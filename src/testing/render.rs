@@ -3,12 +3,11 @@
 //! Job: one string per value, exact for every Arrow type (floats by their bits), the same for a
 //! plain value and a dictionary's or a run's. Invariant: NULL is [`NULL`] and no value is.
 
-use std::hash::{DefaultHasher, Hasher};
-
 use arrow::array::{Array, ArrayRef, AsArray, downcast_primitive_array};
 use arrow::datatypes::{DataType, Float16Type, Float32Type, Float64Type};
 use arrow::record_batch::RecordBatch;
 use datafusion_common::{DataFusionError, Result};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// What NULL looks like.
 pub const NULL: &str = "NULL";
@@ -130,12 +129,13 @@ fn list(items: &ArrayRef) -> Result<String> {
 
 /// Quoted, so that neither a separator nor the word NULL inside it can deceive.
 fn text(bytes: &[u8]) -> String {
-    if bytes.len() <= LONGEST_TEXT {
-        return format!("\"{}\"", bytes.escape_ascii());
+    if bytes.len() > LONGEST_TEXT {
+        return format!("\"{} bytes, {:x}\"", bytes.len(), xxh3_64(bytes));
     }
-    let mut hasher = DefaultHasher::new();
-    hasher.write(bytes);
-    format!("\"{} bytes, {:x}\"", bytes.len(), hasher.finish())
+    match std::str::from_utf8(bytes) {
+        Ok(plain) if !plain.contains(['"', '\\']) => format!("\"{plain}\""),
+        _ => format!("\"{}\"", bytes.escape_ascii()),
+    }
 }
 
 fn unknown(data_type: &DataType) -> DataFusionError {

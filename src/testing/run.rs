@@ -333,12 +333,26 @@ impl Case {
     pub fn expected_columns(&self, projection: Option<&[usize]>) -> Result<Rows> {
         let (build, probe) = self.tables()?;
         let on: Vec<_> = (0..build.v).map(|key| (key, key)).collect();
+        self.expected_of(&build, &probe, &on, projection)
+    }
+
+    /// What the oracle says of other inputs.
+    ///
+    /// # Errors
+    /// If the filter fails for a pair of rows.
+    pub fn expected_of(
+        &self,
+        build: &Table,
+        probe: &Table,
+        on: &[(usize, usize)],
+        projection: Option<&[usize]>,
+    ) -> Result<Rows> {
         Question {
             build_schema: &build.schema,
             probe_schema: &probe.schema,
             build: &build.batches,
             probe: &probe.batches,
-            on: &on,
+            on,
             join_type: self.join_type,
             null_equality: self.null_equality,
             null_aware: false,

@@ -55,7 +55,8 @@ fn setting(case: &Case, kind: PayloadKind) -> Result<Setting> {
     Ok(Setting { join, build, probe })
 }
 
-/// One payload type through one join type, in memory and on disk, against `HashJoinExec`.
+/// One payload type through one join type, in memory and on disk, against the oracle and
+/// `HashJoinExec`.
 fn carried(kind: PayloadKind, join_type: JoinType) {
     for pressure in [
         Pressure::Fits,
@@ -72,8 +73,18 @@ fn carried(kind: PayloadKind, join_type: JoinType) {
             let setting = setting(&case, kind).unwrap();
             let tables = (setting.build.clone(), setting.probe.clone());
             let theirs = reference::run_tables(&case, None, tables).await.unwrap();
+            let expected = case.expected_of(&setting.build, &setting.probe, &[(0, 0)], None);
+            let expected = expected.unwrap();
+            // Arrow's `take` of runs overlooks NULL indices, and `HashJoinExec` with it.
+            if kind != PayloadKind::RunEndEncoded {
+                assert_eq!(
+                    expected.difference(&theirs.rows),
+                    None,
+                    "HashJoinExec, {kind:?}"
+                );
+            }
             let environment = Environment::unlimited(case.batch_size).unwrap();
-            let checked = setting.check(&environment, &theirs.rows, Spills::May).await;
+            let checked = setting.check(&environment, &expected, Spills::May).await;
             let outcome = checked.unwrap_or_else(|why| panic!("{kind:?} as a payload: {why}"));
             assert_eq!(outcome.schema, theirs.schema, "{kind:?}");
             let spilled = outcome.stats.spilled_rows > 0;
