@@ -53,7 +53,7 @@ pub(crate) async fn join(
 ) -> Result<()> {
     let mut chunks = Chunks::new(source);
     let mut seen = Seen::new(ctx, source);
-    while let Some(chunk) = chunks.next(ctx).await? {
+    while let Some(chunk) = chunks.next(ctx, space).await? {
         ctx.stats.chunks.add(1);
         let is_last = chunks.is_done();
         let mut loaded = Loaded::new(ctx, source.side, chunk.parts, chunk.lease)?;
@@ -105,19 +105,19 @@ impl<'a> Chunks<'a> {
     }
 
     /// The next chunk; leaves at most a reader open for which memory was granted.
-    async fn next(&mut self, ctx: &JoinContext) -> Result<Option<Chunk>> {
+    async fn next(&mut self, ctx: &JoinContext, space: &Space) -> Result<Option<Chunk>> {
         if self.is_done() {
             return Ok(None);
         }
         let mut parts: Vec<Rows> = Vec::new();
         let mut rows = 0_usize;
         let mut bytes = 0;
-        let mut lease = ctx.budget.empty();
+        let mut lease = ctx.budget.empty_beyond(space.plan.chunk_bytes());
         while !self.is_done() && self.source.most_rows.is_none_or(|most| rows < most) {
             let estimate = bytes
                 + self.part_bytes()
                 + Loaded::extra_bytes(ctx, self.source.side, rows + self.part_rows());
-            if !lease.try_grow(estimate.saturating_sub(lease.bytes())) && !parts.is_empty() {
+            if !lease.try_cover(estimate) && !parts.is_empty() {
                 break;
             }
             let part = self.part(ctx, rows).await?;
@@ -353,7 +353,8 @@ impl Replay<'_> {
     ) -> Result<MatchedBits> {
         let rows = batch.num_rows();
         let in_hand = batch_bytes(batch) + rows * ROW_OVERHEAD;
-        let _in_hand = self.ctx.budget.charge(in_hand);
+        let covered = self.space.plan.streamed_bytes();
+        let _in_hand = self.ctx.budget.charge_beyond(covered, in_hand);
         let keys = self.ctx.keys(self.source.side.other(), batch)?;
         let streamed = StreamedBatch {
             batch: batch.clone(),

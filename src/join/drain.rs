@@ -111,8 +111,8 @@ async fn join_pair(
     } = pair;
     let (build, probe) = match (build, probe) {
         (Some(build), Some(probe)) => (build, probe),
-        (Some(build), None) => return lone(ctx, Side::Build, &build, out).await,
-        (None, Some(probe)) => return lone(ctx, Side::Probe, &probe, out).await,
+        (Some(build), None) => return lone(ctx, space, (Side::Build, &build), out).await,
+        (None, Some(probe)) => return lone(ctx, space, (Side::Probe, &probe), out).await,
         (None, None) => return Ok(Vec::new()),
     };
     let can_split = can_split && next_level.0 < ctx.join.config.max_level();
@@ -126,13 +126,13 @@ async fn join_pair(
     if let Some(loaded) = load(ctx, Side::Build, &build).await? {
         drop(build);
         ctx.stats.pairs_loaded.add(1);
-        stream_run(ctx, loaded, &probe, out).await?;
+        stream_run(ctx, space, loaded, &probe, out).await?;
         return Ok(Vec::new());
     }
     if let Some(loaded) = load(ctx, Side::Probe, &probe).await? {
         drop(probe);
         ctx.stats.pairs_swapped.add(1);
-        stream_run(ctx, loaded, &build, out).await?;
+        stream_run(ctx, space, loaded, &build, out).await?;
         return Ok(Vec::new());
     }
     if can_split {
@@ -169,14 +169,21 @@ fn forced(ctx: &JoinContext, next_level: Level) -> Option<Forced> {
 }
 
 /// A run whose other side is empty: its rows have no match.
-async fn lone(ctx: &JoinContext, side: Side, run: &Run, out: &mut Output) -> Result<Vec<Pair>> {
+async fn lone(
+    ctx: &JoinContext,
+    space: &Space,
+    (side, run): (Side, &Run),
+    out: &mut Output,
+) -> Result<Vec<Pair>> {
     ctx.stats.pairs_skipped.add(1);
     if !ctx.join.semantics.rows(side).keeps_unmatched() {
         return Ok(Vec::new());
     }
     let mut reader = run.read(&ctx.spiller)?;
     while let Some(batch) = reader.next().await? {
-        let _in_hand = ctx.budget.charge(batch_bytes(&batch));
+        let _in_hand = ctx
+            .budget
+            .charge_beyond(space.plan.streamed_bytes(), batch_bytes(&batch));
         if hand_out_unmatched(ctx, side, &batch, out).await? == Flow::Enough {
             break;
         }
@@ -196,6 +203,7 @@ async fn load(ctx: &JoinContext, side: Side, run: &Run) -> Result<Option<Loaded>
 /// out singly.
 async fn stream_run(
     ctx: &JoinContext,
+    space: &Space,
     mut loaded: Loaded,
     streamed: &Run,
     out: &mut Output,
@@ -204,7 +212,10 @@ async fn stream_run(
     let mut reader = streamed.read(&ctx.spiller)?;
     while let Some(batch) = reader.next().await? {
         let rows = batch.num_rows();
-        let _in_hand = ctx.budget.charge(batch_bytes(&batch) + rows * ROW_OVERHEAD);
+        let in_hand = batch_bytes(&batch) + rows * ROW_OVERHEAD;
+        let _in_hand = ctx
+            .budget
+            .charge_beyond(space.plan.streamed_bytes(), in_hand);
         let keys = ctx.keys(side, &batch)?;
         let streamed = StreamedBatch { batch, keys };
         let mut ask = Ask::once(all_rows(rows).collect(), rows);
@@ -261,7 +272,10 @@ async fn split_run(
     let mut reader = run.read(&ctx.spiller)?;
     while let Some(batch) = reader.next().await? {
         let rows = batch.num_rows();
-        let _in_hand = ctx.budget.charge(batch_bytes(&batch) + rows * ROW_OVERHEAD);
+        let in_hand = batch_bytes(&batch) + rows * ROW_OVERHEAD;
+        let _in_hand = ctx
+            .budget
+            .charge_beyond(space.plan.rewritten_bytes(), in_hand);
         let hashes = ctx.keys(side, &batch)?.hashes;
         let scatter = Scatter::new(&hashes, all_rows(rows), level, fan_out);
         let piece = piece_rows(&batch, space.plan.buffer);

@@ -124,7 +124,7 @@ pub(crate) async fn read_run(
     while let Some(batch) = reader.next().await? {
         let part = read_rows(ctx, side, &batch)?;
         used += part.bytes();
-        if !lease.try_grow(used.saturating_sub(lease.bytes())) {
+        if !lease.try_cover(used) {
             return Ok(None);
         }
         parts.push(part);
@@ -214,7 +214,9 @@ impl LoadedRows {
     pub(crate) fn gather(&self, index: usize, rows: &[u32]) -> Result<ArrayRef> {
         let column = self.columns.get(index);
         match column.ok_or_else(|| error::internal("a loaded column is missing"))? {
-            LoadedColumn::Merged(array) if rows.contains(&NO_ROW) && has_runs(array.data_type()) => {
+            LoadedColumn::Merged(array)
+                if rows.contains(&NO_ROW) && has_runs(array.data_type()) =>
+            {
                 // `take` gives the first run's value where the row number is NULL.
                 self.interleave(std::slice::from_ref(array), rows)
             }

@@ -99,15 +99,28 @@ impl Budget {
         self.lease(bytes)
     }
 
+    /// Counts what exists already, but for the part that another lease covers.
+    pub(crate) fn charge_beyond(self: &Arc<Self>, covered: usize, bytes: usize) -> Lease {
+        self.charge(bytes.saturating_sub(covered))
+    }
+
     /// A lease of nothing, to be grown.
     pub(crate) fn empty(self: &Arc<Self>) -> Lease {
         self.lease(0)
+    }
+
+    /// A lease of nothing, for data of which a lease that lives longer covers the first bytes.
+    pub(crate) fn empty_beyond(self: &Arc<Self>, elsewhere: usize) -> Lease {
+        let mut lease = self.lease(0);
+        lease.elsewhere = elsewhere;
+        lease
     }
 
     fn lease(self: &Arc<Self>, bytes: usize) -> Lease {
         Lease {
             budget: Arc::clone(self),
             bytes,
+            elsewhere: 0,
         }
     }
 
@@ -156,6 +169,8 @@ impl fmt::Debug for Budget {
 pub(crate) struct Lease {
     budget: Arc<Budget>,
     bytes: usize,
+    /// Bytes of the same data that a lease which lives longer covers.
+    elsewhere: usize,
 }
 
 impl Lease {
@@ -180,8 +195,14 @@ impl Lease {
         }
     }
 
-    /// Makes the count what it turned out to be, of data that exists already.
+    /// Asks for what data of `bytes` bytes takes beyond what is counted; `false` is a refusal.
+    pub(crate) fn try_cover(&mut self, bytes: usize) -> bool {
+        self.try_grow(bytes.saturating_sub(self.bytes + self.elsewhere))
+    }
+
+    /// Makes the count what it turned out to be, of data of `bytes` bytes that exists already.
     pub(crate) fn settle(&mut self, bytes: usize) {
+        let bytes = bytes.saturating_sub(self.elsewhere);
         match bytes.checked_sub(self.bytes) {
             Some(more) => {
                 let budget = Arc::clone(&self.budget);

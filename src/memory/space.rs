@@ -60,6 +60,23 @@ impl WorkSpace {
         Self { buffer, ..self }
     }
 
+    /// What covers a batch that was read back and is streamed, while nothing is written: the slice,
+    /// and the buffers being merged and written.
+    pub(crate) fn streamed_bytes(self) -> usize {
+        (EXTRA_BUFFERS - 1) * self.buffer
+    }
+
+    /// What covers a batch that was read back while its rows are written to other runs: the output's
+    /// buffer, since nothing is handed out meanwhile.
+    pub(crate) fn rewritten_bytes(self) -> usize {
+        self.buffer
+    }
+
+    /// What covers the first rows of a chunk: the write buffers of buckets, which are idle then.
+    pub(crate) fn chunk_bytes(self) -> usize {
+        self.fan_out * self.buffer
+    }
+
     /// What it takes while nothing is read.
     pub(crate) fn bytes_without_reader(self) -> usize {
         (self.fan_out + EXTRA_BUFFERS) * self.buffer
