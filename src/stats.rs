@@ -69,6 +69,8 @@ counters! {
     max_level,
     /// The most bytes that the partition had reserved at one time.
     peak_bytes,
+    /// The most bytes that one input batch had: it is in hand besides what the pool granted.
+    largest_batch_bytes,
     /// Candidate pairs whose keys were compared.
     candidates,
     /// Nanoseconds of CPU work on the build side, its input's time excluded.

@@ -45,6 +45,8 @@ pub(crate) struct Built {
     pub(crate) null_keys: Vec<Held<RecordBatch>>,
     /// The buckets on disk, if there are any.
     pub(crate) split: Option<SplitBuild>,
+    /// Covers a probe batch of the size of the largest build batch.
+    pub(crate) in_hand: Lease,
 }
 
 /// Rows with the lease that covers them.
@@ -72,6 +74,7 @@ pub(crate) async fn build(
         ctx.stats.build_batches.add(1);
         ctx.stats.build_rows.add(batch.num_rows());
         let arrived = Arrived::new(ctx, &batch, observer.as_deref_mut())?;
+        ctx.stats.largest_batch_bytes.max(arrived.bytes() as u64);
         drop(batch);
         ctx.stats.build_nanos.add_since(start);
         if arrived.is_empty() {
@@ -261,8 +264,8 @@ impl Plain {
             lease.absorb(held.lease);
             parts.push(held.rows);
         }
-        // What is left of the head-room is free for merging columns, and for the output.
-        drop(self.headroom);
+        // The rest of the head-room is free for merging columns, and for the output.
+        self.headroom.shrink_to(self.largest);
         let start = Instant::now();
         let loaded = Loaded::new(ctx, Side::Build, parts, lease)?;
         ctx.stats.build_nanos.add_since(start);
@@ -270,6 +273,7 @@ impl Plain {
             loaded,
             null_keys: self.null_keys,
             split: None,
+            in_hand: self.headroom,
         })
     }
 }

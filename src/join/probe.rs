@@ -24,7 +24,7 @@ use super::scan::{Ask, Scan, Step, StreamedBatch};
 use super::split::{Space, SpilledKeys, SplitBuild};
 use crate::bucket::{Level, Scatter};
 use crate::keys::bucket_of;
-use crate::memory::{batch_bytes, rows_bytes};
+use crate::memory::{Lease, batch_bytes, rows_bytes};
 use crate::semantics::Side;
 use crate::spill::{Run, RunWriter};
 
@@ -48,13 +48,15 @@ pub(crate) async fn probe(
         mut loaded,
         null_keys,
         split,
+        in_hand,
     } = built;
     let mut split = split.map(|split| ProbeSplit::new(ctx, split));
     if let Some(split) = &split {
         out.bound(split.space.plan.buffer);
     }
     if needs_probe(ctx, &loaded, split.as_ref()) {
-        stream(ctx, &mut loaded, split.as_mut(), input, out).await?;
+        let probe = ProbeInput { input, in_hand };
+        stream(ctx, &mut loaded, split.as_mut(), probe, out).await?;
     }
     for held in null_keys {
         let _ = hand_out_unmatched(ctx, Side::Build, &held.rows, out).await?;
@@ -82,13 +84,20 @@ fn needs_probe(ctx: &JoinContext, loaded: &Loaded, split: Option<&ProbeSplit<'_>
     has_build_rows || !ctx.join.semantics.nothing_without(Side::Build)
 }
 
+/// The probe side, with the lease that covers a batch of it.
+struct ProbeInput {
+    input: SendableRecordBatchStream,
+    in_hand: Lease,
+}
+
 async fn stream(
     ctx: &JoinContext,
     loaded: &mut Loaded,
     mut split: Option<&mut ProbeSplit<'_>>,
-    mut input: SendableRecordBatchStream,
+    probe: ProbeInput,
     out: &mut Output,
 ) -> Result<()> {
+    let ProbeInput { mut input, in_hand } = probe;
     while out.flow() == Flow::More {
         let Some(batch) = input.next().await.transpose()? else {
             return Ok(());
@@ -96,7 +105,9 @@ async fn stream(
         ctx.stats.probe_batches.add(1);
         ctx.stats.probe_rows.add(batch.num_rows());
         let batch = ctx.narrow(Side::Probe, &batch)?;
-        let _in_hand = ctx.budget.charge(batch_bytes(&batch));
+        let bytes = batch_bytes(&batch);
+        ctx.stats.largest_batch_bytes.max(bytes as u64);
+        let _beyond = ctx.budget.charge_beyond(in_hand.bytes(), bytes);
         let slice = split.as_ref().map_or(usize::MAX, |s| s.slice_rows());
         let mut from = 0;
         while from < batch.num_rows() && out.flow() == Flow::More {

@@ -344,13 +344,19 @@ impl Split {
     /// # Errors
     /// If spilling fails, or memory is below the floor.
     pub(crate) async fn finish(mut self, ctx: &JoinContext) -> Result<Built> {
-        self.reserve.shrink_to(0);
         while !self.space.complete() {
             let missing = self.space.plan.bytes() - self.space.held();
             if !self.evict(ctx, missing).await? {
                 self.space
                     .extra
                     .absorb(ctx.budget.require(missing, "reading spill files")?);
+            }
+        }
+        // The reserve has copied its last batch; from here on it covers the probe batch in hand.
+        loop {
+            let missing = self.reserve_target.saturating_sub(self.reserve.bytes());
+            if self.reserve.try_grow(missing) || !self.evict(ctx, missing).await? {
+                break;
             }
         }
         let mut lease = self.reserve_table(ctx).await?;
@@ -381,6 +387,7 @@ impl Split {
             loaded,
             null_keys: Vec::new(),
             split,
+            in_hand: self.reserve,
         })
     }
 

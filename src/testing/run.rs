@@ -35,9 +35,9 @@ use crate::{
 /// How long memory and files may take to go after the stream was dropped: a blocking write ends.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Smaller pools hold a join's floor and the input batch in hand only just: what is reserved for
-/// the latter, which exists already, may exceed them.
-const LEAST_POOL: usize = 640 << 10;
+/// What a join may reserve whatever the pool holds, besides the input batch in hand and its hashes
+/// and numbers: the floor.
+const FLOOR: u64 = 384 << 10;
 
 /// How long a case may run before it counts as hanging.
 const WATCHDOG: Duration = Duration::from_mins(1);
@@ -465,15 +465,18 @@ impl Outcome {
             let counted = self.stats.output_rows;
             return Err(format!("{} rows came, {counted} were counted", rows.len()));
         }
-        match around.pool.memory_limit() {
-            MemoryLimit::Finite(limit)
-                if limit >= LEAST_POOL && self.stats.peak_bytes > limit as u64 =>
-            {
-                let peak = self.stats.peak_bytes;
-                Err(format!("{peak} bytes were reserved of a pool of {limit}"))
-            }
-            _ => Ok(()),
+        let MemoryLimit::Finite(limit) = around.pool.memory_limit() else {
+            return Ok(());
+        };
+        let in_hand = self.stats.largest_batch_bytes;
+        let most = (limit as u64).max(FLOOR + in_hand + in_hand / 8);
+        let peak = self.stats.peak_bytes;
+        if peak > most {
+            return Err(format!(
+                "{peak} bytes were reserved of {most}, in a pool of {limit}"
+            ));
         }
+        Ok(())
     }
 
     /// Whether it wrote to disk as it was expected to.
