@@ -428,11 +428,28 @@ impl Setting {
 }
 
 impl Outcome {
-    /// Whether rows, schema, batch sizes and counters are right.
+    /// Whether rows, schema, batch sizes and counters are right, in a pool that is large enough.
     ///
     /// # Errors
     /// The first that is not.
     pub fn keeps_its_word(&self, expected: &Rows, around: &Environment) -> Result<(), String> {
+        self.is_right(expected, around)?;
+        match around.pool.memory_limit() {
+            MemoryLimit::Finite(limit)
+                if limit >= LEAST_POOL && self.stats.peak_bytes > limit as u64 =>
+            {
+                let peak = self.stats.peak_bytes;
+                Err(format!("{peak} bytes were reserved of a pool of {limit}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether rows, schema, batch sizes and the count of rows are right.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn is_right(&self, expected: &Rows, around: &Environment) -> Result<(), String> {
         let most = around.context.session_config().batch_size();
         for batch in &self.batches {
             if batch.num_rows() > most {
@@ -451,15 +468,7 @@ impl Outcome {
             let counted = self.stats.output_rows;
             return Err(format!("{} rows came, {counted} were counted", rows.len()));
         }
-        match around.pool.memory_limit() {
-            MemoryLimit::Finite(limit)
-                if limit >= LEAST_POOL && self.stats.peak_bytes > limit as u64 =>
-            {
-                let peak = self.stats.peak_bytes;
-                Err(format!("{peak} bytes were reserved of a pool of {limit}"))
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Whether it wrote to disk as it was expected to.

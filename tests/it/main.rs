@@ -11,6 +11,7 @@ mod matrix;
 mod observer;
 mod payloads;
 mod reference;
+mod regressions;
 mod shapes;
 mod skew;
 mod spill;
