@@ -84,3 +84,45 @@ fn an_input_prints_a_test_and_the_empty_one_is_the_plainest() {
             .contains("no target jion")
     );
 }
+
+/// Random bytes: what a fuzzer starts from.
+fn holds_for_random_inputs<T: Target>() {
+    let mut rng = grace_hash_join::testing::Rng::new(7);
+    let runs = std::env::var("FUZZ_RUNS").map_or(20, |runs| runs.parse().unwrap());
+    for run in 0..runs {
+        let bytes: Vec<u8> = (0..200).flat_map(|_| rng.bits().to_le_bytes()).collect();
+        if let Err(finding) = fuzz::replay(T::NAME, &bytes) {
+            if let Ok(directory) = std::env::var("FUZZ_FINDINGS") {
+                std::fs::write(format!("{directory}/{}-{run}", T::NAME), &bytes).unwrap();
+                println!("{run}: {finding}");
+            } else {
+                panic!("{run}: {finding}");
+            }
+        }
+    }
+}
+
+#[test]
+fn random_joins() {
+    holds_for_random_inputs::<Join>();
+}
+
+#[test]
+fn random_faults() {
+    holds_for_random_inputs::<Faults>();
+}
+
+#[test]
+fn random_chains() {
+    holds_for_random_inputs::<Chain>();
+}
+
+#[test]
+fn random_scatters() {
+    holds_for_random_inputs::<Scatter>();
+}
+
+#[test]
+fn random_spill_bytes() {
+    holds_for_random_inputs::<SpillBytes>();
+}

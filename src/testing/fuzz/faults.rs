@@ -11,6 +11,7 @@ use datafusion_common::{DataFusionError, Result as JoinResult};
 use futures::StreamExt;
 use futures::future::poll_fn;
 
+use super::super::data::Table;
 use super::super::faults::{FileFault, INJECTED, InputFault, Refusal, RefusingPool};
 use super::super::oracle::Rows;
 use super::super::run::{Outcome, collect};
@@ -121,7 +122,7 @@ impl Target for Faults {
             Drop::AtEnd => {
                 let outcome = collect(stream).await?;
                 let expected = self.query.expected(&setting.build, &setting.probe);
-                self.is_right_or_told(&outcome, &expected, &around)?;
+                self.is_right_or_told(&outcome, &expected, &setting.build, &around)?;
             }
             Drop::AfterBatches(batches) => drop_after_batches(stream, batches).await,
             Drop::AfterPolls(polls) => drop_after_polls(stream, polls).await,
@@ -159,11 +160,12 @@ impl Faults {
         &self,
         outcome: &Outcome,
         expected: &JoinResult<Rows>,
+        build: &Table,
         around: &Around,
     ) -> Result<(), String> {
         match (&outcome.end, expected) {
             (Ok(()), Ok(expected)) => {
-                self.may_not_notice(outcome)?;
+                self.may_not_notice(outcome, build)?;
                 let expected = self.query.limited(expected, outcome)?;
                 outcome.is_right(&expected, &around.environment)
             }
@@ -172,16 +174,18 @@ impl Faults {
         }
     }
 
-    /// An input's failure may pass unnoticed only where the input need not be read to its end.
-    fn may_not_notice(&self, outcome: &Outcome) -> Result<(), String> {
+    /// An input's failure may pass unnoticed only where the input need not be read to its end: with
+    /// a limit, or on the probe side where no probe row can change a thing.
+    fn may_not_notice(&self, outcome: &Outcome, build: &Table) -> Result<(), String> {
         let failed = |fault: InputFault, batches: u64| match fault {
             InputFault::FailAt(n) => n as u64 <= batches,
             _ => false,
         };
         let stats = &outcome.stats;
-        let build = failed(self.build, stats.build_batches);
-        let probe = failed(self.probe, stats.probe_batches);
-        if (build || probe) && self.query.limit.is_none() && !self.query.null_aware {
+        let is_read = self.query.needs_probe(build);
+        let failed = failed(self.build, stats.build_batches)
+            || failed(self.probe, stats.probe_batches) && is_read;
+        if failed && self.query.limit.is_none() && !self.query.null_aware {
             return Err(format!("an input failed, and nothing said so: {stats:?}"));
         }
         Ok(())

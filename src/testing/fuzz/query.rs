@@ -6,6 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
+use arrow::array::Array;
+use arrow::buffer::NullBuffer;
+use arrow::record_batch::RecordBatch;
 use datafusion_common::{JoinType, NullEquality, Result as JoinResult};
 
 use super::super::cases::{JOIN_TYPES, NULL_EQUALITIES};
@@ -292,6 +295,26 @@ impl Query {
             projection: self.columns(build, probe).as_deref(),
         }
         .answer()
+    }
+
+    /// Whether a probe row could come out, or decide about a build row.
+    pub(super) fn needs_probe(&self, build: &Table) -> bool {
+        let keys = |batch: &RecordBatch| {
+            let keys = batch.columns().iter().take(build.v);
+            let nulls: Vec<_> = keys.map(|key| key.logical_nulls()).collect();
+            NullBuffer::union_many(nulls.iter().map(Option::as_ref))
+        };
+        let can_match = |batch: &RecordBatch| match self.null_equality {
+            NullEquality::NullEqualsNull => batch.num_rows() > 0,
+            NullEquality::NullEqualsNothing => {
+                keys(batch).map_or(0, |nulls| nulls.null_count()) < batch.num_rows()
+            }
+        };
+        let hands_out_probe_rows = matches!(
+            self.join_type,
+            JoinType::Right | JoinType::Full | JoinType::RightAnti | JoinType::RightMark
+        );
+        hands_out_probe_rows || build.batches.iter().any(can_match)
     }
 
     fn columns(&self, build: &Table, probe: &Table) -> Option<Vec<usize>> {
