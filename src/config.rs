@@ -78,6 +78,9 @@ pub struct GraceHashJoinConfig {
     /// Bits of the hash that are kept.
     #[cfg(feature = "testing")]
     hash_mask: u64,
+    /// The most rows of a table.
+    #[cfg(feature = "testing")]
+    max_rows: usize,
 }
 
 impl Default for GraceHashJoinConfig {
@@ -90,6 +93,8 @@ impl Default for GraceHashJoinConfig {
             partitions: 1,
             #[cfg(feature = "testing")]
             hash_mask: u64::MAX,
+            #[cfg(feature = "testing")]
+            max_rows: usize::MAX,
         }
     }
 }
@@ -115,7 +120,7 @@ impl GraceHashJoinConfig {
         self.fan_out
     }
 
-    /// How often a bucket is split before its pair is joined in chunks.
+    /// How often a bucket on disk may be split again before its pair is joined in chunks.
     #[must_use]
     pub fn max_level(&self) -> u8 {
         self.max_level
@@ -149,6 +154,17 @@ impl GraceHashJoinConfig {
         self
     }
 
+    /// A table of more rows does not fit, whatever memory says.
+    #[must_use]
+    pub fn with_max_rows(mut self, max_rows: usize) -> Self {
+        self.max_rows = max_rows;
+        self
+    }
+
+    pub(crate) fn max_rows(&self) -> usize {
+        self.max_rows
+    }
+
     pub(crate) fn hash_mask(&self) -> u64 {
         self.hash_mask
     }
@@ -168,7 +184,7 @@ impl GraceHashJoinConfigBuilder {
         self
     }
 
-    /// Splits before the skew fallback; 0 never splits a bucket again.
+    /// How often a bucket on disk may be split again before the skew fallback; 0 is never.
     #[must_use]
     pub fn with_max_level(mut self, max_level: u8) -> Self {
         self.config.max_level = max_level;

@@ -6,45 +6,53 @@ use arrow::array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array, new_null_ar
 use arrow::compute::take;
 use datafusion_common::Result;
 
+use super::columns::{LoadedRows, Picked};
 use super::context::{JoinContext, new_batch};
-use super::loaded::LoadedRows;
 use crate::error;
 use crate::semantics::{OutputColumn, Side};
 
 /// Where the columns of one side come from, all of one length.
-#[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
-    /// Loaded rows by number; [`NO_ROW`](crate::table::NO_ROW) gives NULL.
-    Loaded(&'a LoadedRows, &'a [u32]),
+    /// Loaded rows by number.
+    Loaded(&'a LoadedRows, Picked<'a>),
+    /// Consecutive rows of a batch, from the given one on.
+    Slice(&'a RecordBatch, usize),
     /// Rows of a batch by number.
-    Batch(&'a RecordBatch, &'a [u32]),
-    /// A whole batch.
-    Whole(&'a RecordBatch),
+    Take(&'a RecordBatch, UInt32Array),
     /// NULL in every row.
     Null,
 }
 
-impl Source<'_> {
-    fn column(self, ctx: &JoinContext, side: Side, index: usize, rows: usize) -> Result<ArrayRef> {
+impl<'a> Source<'a> {
+    /// Loaded rows by number; [`NO_ROW`](crate::table::NO_ROW) gives NULL.
+    pub(crate) fn loaded(loaded: &'a LoadedRows, rows: &'a [u32]) -> Self {
+        Self::Loaded(loaded, Picked::new(rows))
+    }
+
+    /// Rows of a batch by number. Most probe batches of a foreign-key join pass as they are; a small
+    /// part of a batch is copied, so that it does not keep the rest.
+    pub(crate) fn of_batch(batch: &'a RecordBatch, rows: &[u32]) -> Self {
+        match consecutive(rows) {
+            Some(first) if rows.len() * 2 >= batch.num_rows() => Self::Slice(batch, first),
+            _ => Self::Take(batch, UInt32Array::from(rows.to_vec())),
+        }
+    }
+
+    fn column(
+        &self,
+        ctx: &JoinContext,
+        (side, index): (Side, usize),
+        rows: usize,
+    ) -> Result<ArrayRef> {
         let missing = || error::internal(format!("column {index} of {} is missing", side.name()));
+        let of = |batch: &'a RecordBatch| batch.columns().get(index).ok_or_else(missing);
         match self {
-            Self::Loaded(loaded, numbers) => loaded.gather(index, numbers),
-            Self::Batch(batch, numbers) => {
-                let column = batch.columns().get(index).ok_or_else(missing)?;
-                match consecutive(numbers) {
-                    // Most probe batches of a foreign-key join pass as they are.
-                    Some(first) => Ok(column.slice(first, numbers.len())),
-                    None => Ok(take(column, &UInt32Array::from(numbers.to_vec()), None)?),
-                }
-            }
-            Self::Whole(batch) => batch.columns().get(index).cloned().ok_or_else(missing),
+            Self::Loaded(loaded, picked) => loaded.gather(index, picked),
+            Self::Slice(batch, first) => Ok(of(batch)?.slice(*first, rows)),
+            Self::Take(batch, rows) => Ok(take(of(batch)?, rows, None)?),
             Self::Null => {
-                let field = ctx
-                    .side(side)
-                    .schema
-                    .fields()
-                    .get(index)
-                    .ok_or_else(missing)?;
+                let fields = ctx.side(side).schema.fields();
+                let field = fields.get(index).ok_or_else(missing)?;
                 Ok(new_null_array(field.data_type(), rows))
             }
         }
@@ -62,7 +70,6 @@ fn consecutive(numbers: &[u32]) -> Option<usize> {
 }
 
 /// Sources for both sides.
-#[derive(Clone, Copy)]
 pub(crate) struct Sources<'a> {
     pub(crate) build: Source<'a>,
     pub(crate) probe: Source<'a>,
@@ -83,10 +90,10 @@ impl<'a> Sources<'a> {
         }
     }
 
-    fn of(self, side: Side) -> Source<'a> {
+    fn of(&self, side: Side) -> &Source<'a> {
         match side {
-            Side::Build => self.build,
-            Side::Probe => self.probe,
+            Side::Build => &self.build,
+            Side::Probe => &self.probe,
         }
     }
 }
@@ -97,13 +104,13 @@ impl<'a> Sources<'a> {
 /// If arrow cannot gather a column.
 pub(crate) fn assemble(
     ctx: &JoinContext,
-    sources: Sources<'_>,
+    sources: &Sources<'_>,
     rows: usize,
     mark: Option<BooleanArray>,
 ) -> Result<RecordBatch> {
     let mark: Option<ArrayRef> = mark.map(|mark| Arc::new(mark) as ArrayRef);
     let column = |column: &OutputColumn| match column {
-        OutputColumn::Input(side, index) => sources.of(*side).column(ctx, *side, *index, rows),
+        OutputColumn::Input(side, index) => sources.of(*side).column(ctx, (*side, *index), rows),
         OutputColumn::Mark => mark
             .clone()
             .ok_or_else(|| error::internal("a mark is missing")),
@@ -119,10 +126,11 @@ pub(crate) fn assemble(
 pub(crate) fn filter_input(
     ctx: &JoinContext,
     filter: &super::builder::FilterSpec,
-    sources: Sources<'_>,
+    sources: &Sources<'_>,
     rows: usize,
 ) -> Result<RecordBatch> {
-    let column = |(side, index): &(Side, usize)| sources.of(*side).column(ctx, *side, *index, rows);
+    let column =
+        |(side, index): &(Side, usize)| sources.of(*side).column(ctx, (*side, *index), rows);
     let columns = filter.columns.iter().map(column).collect::<Result<_>>()?;
     new_batch(&filter.schema, columns, rows)
 }

@@ -19,6 +19,7 @@
 
 use datafusion_common::Result;
 use futures::StreamExt;
+use tokio::task::coop::consume_budget;
 
 use super::assemble::{Source, Sources, assemble};
 use super::builder::BuildObserver;
@@ -70,6 +71,7 @@ pub(crate) async fn build(
         _ => State::Split(Split::forced(ctx)?),
     };
     while let Some(batch) = input.next().await.transpose()? {
+        consume_budget().await;
         let start = Instant::now();
         ctx.stats.build_batches.add(1);
         ctx.stats.build_rows.add(batch.num_rows());
@@ -118,20 +120,13 @@ impl Arrived {
         let (null, valid) = split_by_validity(&keys, batch.num_rows());
         if null.is_empty() {
             return Ok(Self {
-                rows: Rows {
-                    batch: compact(&batch)?,
-                    hashes: keys.hashes,
-                },
+                rows: Rows::new(compact(&batch)?, keys.hashes),
                 null_keys: None,
             });
         }
         let keeps = ctx.join.semantics.rows(Side::Build).keeps_unmatched();
         let null_keys = keeps.then(|| take_rows(&batch, &null)).transpose()?;
-        let rows = Rows {
-            batch,
-            hashes: keys.hashes,
-        }
-        .take(&valid)?;
+        let rows = Rows::new(batch, keys.hashes).take(&valid)?;
         Ok(Self { rows, null_keys })
     }
 
@@ -156,7 +151,7 @@ impl State {
             Self::Plain(mut plain) => match plain.try_add(ctx, arrived) {
                 None => return Ok(Self::Plain(plain)),
                 Some(refused) => {
-                    let mut split = plain.split(ctx, out).await?;
+                    let mut split = plain.split(ctx, refused.bytes(), out).await?;
                     add_split(ctx, &mut split, refused, out).await?;
                     return Ok(Self::Split(split));
                 }
@@ -220,8 +215,14 @@ impl Plain {
         } else {
             WorkSpace::FLOOR.bytes() + largest
         };
-        let more = headroom.saturating_sub(self.headroom.bytes());
-        let Some(mut lease) = ctx.budget.try_lease(bytes + more) else {
+        let mut more = headroom.saturating_sub(self.headroom.bytes());
+        let mut lease = ctx.budget.try_lease(bytes + more);
+        if lease.is_none() && !self.can_split(ctx) {
+            // There is no memory to spill with; the rows by themselves may yet fit.
+            more = 0;
+            lease = ctx.budget.try_lease(bytes);
+        }
+        let Some(mut lease) = lease else {
             return Some(arrived);
         };
         self.headroom.absorb(lease.split(more));
@@ -237,9 +238,19 @@ impl Plain {
         None
     }
 
-    /// After the first refusal: the NULL keys come out, everything else goes to its bucket.
-    async fn split(self, ctx: &JoinContext, out: &mut Output) -> Result<Split> {
+    /// Whether the floor, which splitting takes, is held or could be.
+    fn can_split(&self, ctx: &JoinContext) -> bool {
+        let missing = WorkSpace::FLOOR
+            .bytes()
+            .saturating_sub(self.headroom.bytes());
+        ctx.spiller.is_enabled() && ctx.budget.try_lease(missing).is_some()
+    }
+
+    /// After the first refusal: the NULL keys come out, everything else goes to its bucket. The
+    /// batch that was refused, of `in_hand` bytes, waits for its turn.
+    async fn split(self, ctx: &JoinContext, in_hand: usize, out: &mut Output) -> Result<Split> {
         let mut split = Split::under_pressure(ctx, &self.rows, self.headroom)?;
+        let _in_hand = ctx.budget.charge(in_hand);
         for held in self.null_keys {
             let _ = hand_out_unmatched(ctx, Side::Build, &held.rows, out).await?;
         }
@@ -254,8 +265,9 @@ impl Plain {
         let rows = self.rows.iter().map(|held| held.rows.len()).sum();
         let extra = Loaded::extra_bytes(ctx, Side::Build, rows);
         let more = extra.saturating_sub(self.headroom.bytes());
-        let Some(lease) = ctx.budget.try_lease(more) else {
-            return self.split(ctx, out).await?.finish(ctx).await;
+        let is_too_long = rows > ctx.max_rows();
+        let Some(lease) = ctx.budget.try_lease(more).filter(|_| !is_too_long) else {
+            return self.split(ctx, 0, out).await?.finish(ctx).await;
         };
         self.headroom.absorb(lease);
         let mut lease = self.headroom.split(extra);
@@ -299,9 +311,9 @@ pub(crate) async fn hand_out_unmatched(
         let piece = rows.slice(from, most.min(rows.num_rows() - from));
         let mark = (output == RowOutput::Marked)
             .then(|| BooleanArray::from(vec![false; piece.num_rows()]));
-        let sources = Sources::new(side, Source::Whole(&piece), Source::Null);
+        let sources = Sources::new(side, Source::Slice(&piece, 0), Source::Null);
         if out
-            .push(assemble(ctx, sources, piece.num_rows(), mark)?)
+            .push(assemble(ctx, &sources, piece.num_rows(), mark)?)
             .await?
             == Flow::Enough
         {
@@ -325,7 +337,7 @@ pub(crate) async fn hand_out_loaded(
         return Ok(out.flow());
     };
     let output = ctx.join.semantics.rows(loaded.side);
-    let row_bytes = loaded.rows.row_bytes().max(1);
+    let row_bytes = loaded.rows.row_bytes().max(loaded.rows.widest()).max(1);
     let most = (out.most_bytes() / row_bytes).clamp(1, ctx.batch_size.max(1));
     let mut rows = Vec::with_capacity(most);
     let mut wanted = all_rows(loaded.rows.len()).filter(|row| match output {
@@ -347,10 +359,10 @@ pub(crate) async fn hand_out_loaded(
         });
         let sources = Sources::new(
             loaded.side,
-            Source::Loaded(&loaded.rows, &rows),
+            Source::loaded(&loaded.rows, &rows),
             Source::Null,
         );
-        if out.push(assemble(ctx, sources, rows.len(), mark)?).await? == Flow::Enough {
+        if out.push(assemble(ctx, &sources, rows.len(), mark)?).await? == Flow::Enough {
             return Ok(Flow::Enough);
         }
     }

@@ -21,11 +21,11 @@ use super::build::hand_out_loaded;
 use super::context::{JoinContext, Rows, all_rows, new_batch};
 use super::loaded::{Loaded, read_rows};
 use super::output::{Flow, Output};
-use super::probe::{ROW_OVERHEAD, join_batch};
+use super::probe::join_batch;
 use super::scan::{Ask, StreamedBatch};
 use super::split::Space;
 use crate::error;
-use crate::memory::{Lease, READER_BYTES, batch_bytes};
+use crate::memory::{Lease, READER_BYTES, ROW_OVERHEAD, batch_bytes};
 use crate::semantics::{RowOutput, Side};
 use crate::spill::{Run, RunReader, RunWriter};
 use crate::table::MatchedBits;
@@ -51,7 +51,7 @@ pub(crate) async fn join(
     source: Source<'_>,
     out: &mut Output,
 ) -> Result<()> {
-    let mut chunks = Chunks::new(source);
+    let mut chunks = Chunks::new(ctx, source);
     let mut seen = Seen::new(ctx, source);
     while let Some(chunk) = chunks.next(ctx, space).await? {
         ctx.stats.chunks.add(1);
@@ -89,7 +89,9 @@ struct Chunks<'a> {
 }
 
 impl<'a> Chunks<'a> {
-    fn new(source: Source<'a>) -> Self {
+    fn new(ctx: &JoinContext, mut source: Source<'a>) -> Self {
+        let most_rows = source.most_rows.unwrap_or(usize::MAX);
+        source.most_rows = Some(most_rows.min(ctx.max_rows()));
         let rows_left = source.loaded.rows();
         Self {
             source,

@@ -10,10 +10,11 @@ use datafusion_common::Result;
 use super::builder::{GraceHashJoin, SideSpec};
 use crate::error;
 use crate::keys::Keys;
-use crate::memory::{Budget, batch_bytes, compact};
+use crate::memory::{Budget, batch_bytes, compact, rows_bytes, shared_bytes};
 use crate::semantics::Side;
 use crate::spill::Spiller;
 use crate::stats::StatsCell;
+use crate::table::MAX_ROWS;
 
 /// One running join of one partition.
 pub(crate) struct JoinContext {
@@ -31,6 +32,18 @@ impl JoinContext {
             Side::Build => &self.join.build,
             Side::Probe => &self.join.probe,
         }
+    }
+
+    /// The most rows that are loaded at a time.
+    #[cfg_attr(
+        not(feature = "testing"),
+        expect(clippy::unused_self, reason = "only tests set another cap")
+    )]
+    pub(crate) fn max_rows(&self) -> usize {
+        #[cfg(feature = "testing")]
+        return MAX_ROWS.min(self.join.config.max_rows());
+        #[cfg(not(feature = "testing"))]
+        MAX_ROWS
     }
 
     /// The needed columns of an input batch.
@@ -88,6 +101,10 @@ pub(crate) fn new_batch(
 
 /// The given rows of a batch, in the given order, pinning nothing else.
 pub(crate) fn take_rows(batch: &RecordBatch, rows: &[u32]) -> Result<RecordBatch> {
+    if rows.is_empty() {
+        // `take` of no rows panics for run-end encoded columns.
+        return Ok(RecordBatch::new_empty(batch.schema()));
+    }
     let indices = UInt32Array::from(rows.to_vec());
     let columns = batch
         .columns()
@@ -100,30 +117,47 @@ pub(crate) fn take_rows(batch: &RecordBatch, rows: &[u32]) -> Result<RecordBatch
     )?)
 }
 
-/// Build rows that are held, with their hashes.
+/// Rows that are held, with their hashes.
 #[derive(Debug)]
 pub(crate) struct Rows {
     pub(crate) batch: RecordBatch,
     pub(crate) hashes: Vec<u64>,
+    /// Their part of the values of dictionaries that they share with others.
+    shared: usize,
 }
 
 impl Rows {
+    pub(crate) fn new(batch: RecordBatch, hashes: Vec<u64>) -> Self {
+        let shared = shared_bytes(&batch);
+        Self {
+            batch,
+            hashes,
+            shared,
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.hashes.len()
     }
 
     /// The bytes that holding them takes.
     pub(crate) fn bytes(&self) -> usize {
-        batch_bytes(&self.batch) + self.hashes.capacity() * size_of::<u64>()
+        let own = batch_bytes(&self.batch) - shared_bytes(&self.batch);
+        own + self.shared + self.hashes.capacity() * size_of::<u64>()
+    }
+
+    /// The mean bytes of a row by itself.
+    pub(crate) fn row_bytes(&self) -> usize {
+        size_of::<u64>() + rows_bytes(&self.batch) / self.len().max(1)
     }
 
     pub(crate) fn take(&self, rows: &[u32]) -> Result<Self> {
-        let hashes = rows
-            .iter()
-            .filter_map(|row| self.hashes.get(*row as usize).copied());
+        let mut hashes = Vec::with_capacity(rows.len());
+        hashes.extend(rows.iter().filter_map(|row| self.hashes.get(*row as usize)));
         Ok(Self {
-            hashes: hashes.collect(),
+            hashes,
             batch: take_rows(&self.batch, rows)?,
+            shared: self.shared / self.len().max(1) * rows.len(),
         })
     }
 
@@ -134,7 +168,12 @@ impl Rows {
             hashes.extend_from_slice(&part.hashes);
         }
         let batch = concat_batches(schema, parts.iter().map(|part| &part.batch))?;
-        Ok(Self { batch, hashes })
+        let shared = parts.iter().map(|part| part.shared).sum();
+        Ok(Self {
+            batch,
+            hashes,
+            shared,
+        })
     }
 }
 

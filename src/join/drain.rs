@@ -15,7 +15,8 @@
 //! - *One side empty*: skipped only where the join type keeps nothing of the other one; otherwise
 //!   that one is streamed from its run straight to the output.
 //! - *Splitting does not help* (one hash, or a child has over four fifths of its parent's rows of
-//!   both sides, or the deepest level is reached): joined in chunks.
+//!   both sides, or the deepest level is reached, or a side is as small as a chunk is at least):
+//!   joined in chunks.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -27,13 +28,13 @@ use super::chunked::{self, Source};
 use super::context::{JoinContext, all_rows, take_rows};
 use super::loaded::{Loaded, read_run};
 use super::output::{Flow, Output};
-use super::probe::{ROW_OVERHEAD, join_batch, piece_rows};
+use super::probe::{join_batch, piece_rows};
 use super::scan::{Ask, StreamedBatch};
 use super::split::Space;
 use crate::bucket::{Level, Scatter};
 #[cfg(feature = "testing")]
 use crate::config::SpillPolicy;
-use crate::memory::batch_bytes;
+use crate::memory::{ROW_OVERHEAD, batch_bytes};
 use crate::semantics::Side;
 use crate::spill::{Run, RunWriter};
 
@@ -115,7 +116,7 @@ async fn join_pair(
         (None, Some(probe)) => return lone(ctx, space, (Side::Probe, &probe), out).await,
         (None, None) => return Ok(Vec::new()),
     };
-    let can_split = can_split && next_level.0 < ctx.join.config.max_level();
+    let can_split = can_split && next_level.0 <= ctx.join.config.max_level();
     match forced(ctx, next_level) {
         Some(Forced::Split) => return split(ctx, space, [build, probe], next_level).await,
         Some(Forced::Chunks(rows)) => {
@@ -135,7 +136,9 @@ async fn join_pair(
         stream_run(ctx, space, loaded, &build, out).await?;
         return Ok(Vec::new());
     }
-    if can_split {
+    // What the working space holds at a time is no smaller after a split.
+    let is_small = build.memory_bytes().min(probe.memory_bytes()) <= space.plan.chunk_bytes();
+    if can_split && !is_small {
         return split(ctx, space, [build, probe], next_level).await;
     }
     chunked(ctx, space, &build, &probe, None, out).await
@@ -160,7 +163,7 @@ fn forced(ctx: &JoinContext, next_level: Level) -> Option<Forced> {
         #[cfg(feature = "testing")]
         SpillPolicy::Split(levels) if next_level.0 < levels => Some(Forced::Split),
         #[cfg(feature = "testing")]
-        SpillPolicy::Chunks(rows) => Some(Forced::Chunks(rows)),
+        SpillPolicy::Chunks(rows) => Some(Forced::Chunks(rows.max(1))),
         _ => {
             let _ = next_level;
             None

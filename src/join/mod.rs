@@ -19,7 +19,8 @@
 //! | `victim` | which buckets go to disk |
 //! | `probe`, `scan` | routing probe rows; one streamed batch against the loaded rows |
 //! | `drain`, `chunked` | pairs of runs; the skew fallback |
-//! | `loaded`, `assemble`, `output` | rows with their table; output batches; handing out |
+//! | `loaded`, `columns` | rows with their table; their columns |
+//! | `assemble`, `output` | output batches; handing out |
 //!
 //! # Memory
 //!
@@ -40,6 +41,7 @@ mod assemble;
 mod build;
 mod builder;
 mod chunked;
+mod columns;
 mod context;
 mod drain;
 mod loaded;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use datafusion_common::{DataFusionError, Result};
 use datafusion_execution::TryEmitter;
@@ -35,6 +36,9 @@ const MOST_BYTES: std::ops::RangeInclusive<usize> = (64 << 10)..=(8 << 20);
 /// The part of a partition's memory that an output batch may have, as a divisor.
 const OUTPUT_PART: usize = 8;
 
+/// The most bytes that are leased for good while pairs may be loaded with the same memory.
+const MOST_LEASED: usize = 1 << 20;
+
 /// Where finished rows go.
 pub(crate) struct Output {
     emitter: TryEmitter<RecordBatch, DataFusionError>,
@@ -45,6 +49,8 @@ pub(crate) struct Output {
     most_bytes: usize,
     /// Bytes of `most_bytes` that are covered elsewhere.
     covered: usize,
+    /// What the lease is left with when a batch was handed out.
+    kept: usize,
     /// Rows still wanted.
     wanted: usize,
     stats: Arc<StatsCell>,
@@ -74,15 +80,22 @@ impl Output {
             batch_size: ctx.batch_size.max(1),
             most_bytes: share.clamp(least, most),
             covered: 0,
+            kept: 0,
             wanted: ctx.join.limit.unwrap_or(usize::MAX),
             stats: Arc::clone(&ctx.stats),
         }
     }
 
-    /// Bounds the bytes of a batch to those that somebody else's lease covers.
+    /// Bounds the bytes of a batch to those that somebody else's lease covers, and what the pool
+    /// grants besides.
     pub(crate) fn bound(&mut self, covered: usize) {
-        self.most_bytes = covered.max(1);
         self.covered = covered;
+        let mut more = self.most_bytes.min(MOST_LEASED).saturating_sub(covered);
+        while more > covered && !self.lease.try_grow(more) {
+            more /= 2;
+        }
+        self.kept = self.lease.bytes();
+        self.most_bytes = (covered + self.kept).max(1);
     }
 
     /// The bytes that a batch may have, about.
@@ -130,27 +143,26 @@ impl Output {
     /// # Errors
     /// If arrow cannot concatenate a column's type.
     pub(crate) async fn finish(&mut self) -> Result<()> {
-        let Gathered {
-            mut pieces, rows, ..
-        } = std::mem::take(&mut self.gathered);
+        let Gathered { pieces, rows, .. } = std::mem::take(&mut self.gathered);
         if rows == 0 {
             return Ok(());
         }
-        let batch = match pieces.pop() {
-            None => new_batch(&self.schema, Vec::new(), rows)?,
-            Some(only) if pieces.is_empty() => only,
-            Some(last) => {
-                pieces.push(last);
-                // Copied anyway, so without what the pieces share with larger batches.
-                compact(&concat_batches(&self.schema, &pieces)?)?
+        if pieces.is_empty() {
+            let batch = new_batch(&self.schema, Vec::new(), rows)?;
+            self.emit(batch).await;
+        } else {
+            for batch in joined(&self.schema, pieces)? {
+                self.emit(batch).await;
             }
-        };
-        drop(pieces);
-        self.stats.output_rows.add(rows);
+        }
+        self.lease.shrink_to(self.kept);
+        Ok(())
+    }
+
+    async fn emit(&mut self, batch: RecordBatch) {
+        self.stats.output_rows.add(batch.num_rows());
         self.stats.output_batches.add(1);
         self.emitter.emit(batch).await;
-        self.lease.shrink_to(0);
-        Ok(())
     }
 
     fn gather(&mut self, piece: RecordBatch) {
@@ -175,5 +187,19 @@ impl Output {
         }
         let missing = bytes.saturating_sub(self.covered + self.lease.bytes());
         !self.lease.try_grow(missing)
+    }
+}
+
+/// One batch out of pieces; several where their dictionaries together have more values than the
+/// type of their keys can number.
+fn joined(schema: &SchemaRef, pieces: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
+    if pieces.len() == 1 {
+        return Ok(pieces);
+    }
+    match concat_batches(schema, &pieces) {
+        // Copied anyway, so without what the pieces share with larger batches.
+        Ok(batch) => Ok(vec![compact(&batch)?]),
+        Err(ArrowError::DictionaryKeyOverflowError) => Ok(pieces),
+        Err(error) => Err(error.into()),
     }
 }

@@ -14,6 +14,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion_common::Result;
 use datafusion_execution::SendableRecordBatchStream;
 use futures::StreamExt;
+use tokio::task::coop::consume_budget;
 
 use super::build::{Built, hand_out_loaded, hand_out_unmatched};
 use super::context::{JoinContext, all_rows, take_rows};
@@ -24,12 +25,9 @@ use super::scan::{Ask, Scan, Step, StreamedBatch};
 use super::split::{Space, SpilledKeys, SplitBuild};
 use crate::bucket::{Level, Scatter};
 use crate::keys::bucket_of;
-use crate::memory::{Lease, batch_bytes, rows_bytes};
+use crate::memory::{Lease, ROW_OVERHEAD, rows_bytes};
 use crate::semantics::Side;
 use crate::spill::{Run, RunWriter};
-
-/// What a streamed row takes besides its columns: hash, head, and its number in two lists.
-pub(crate) const ROW_OVERHEAD: usize = size_of::<u64>() + 3 * size_of::<u32>();
 
 /// Input batches are worked off in slices of at most a buffer's worth of overhead, at least this.
 const MIN_SLICE: usize = 512;
@@ -105,7 +103,9 @@ async fn stream(
         ctx.stats.probe_batches.add(1);
         ctx.stats.probe_rows.add(batch.num_rows());
         let batch = ctx.narrow(Side::Probe, &batch)?;
-        let bytes = batch_bytes(&batch);
+        consume_budget().await;
+        // Of a slice, the rest is somebody else's.
+        let bytes = rows_bytes(&batch);
         ctx.stats.largest_batch_bytes.max(bytes as u64);
         let _beyond = ctx.budget.charge_beyond(in_hand.bytes(), bytes);
         let slice = split.as_ref().map_or(usize::MAX, |s| s.slice_rows());
@@ -268,7 +268,8 @@ impl<'a> ProbeSplit<'a> {
                 pairs.push(Pair::new(Some(build), probe));
             }
         }
-        Ok(Drainable::Pairs(self.space, pairs))
+        drop(self.bloom);
+        Ok(Drainable::Pairs(self.space.for_drain(self.ctx), pairs))
     }
 }
 

@@ -14,8 +14,9 @@
 //!
 //! - *A key with very many loaded rows.* Where one match decides (semi, anti and mark joins of the
 //!   streamed side without a filter) the chain is left at the first match. Where loaded rows only
-//!   have to be marked, a chain whose first row is marked was walked before and is not walked again:
+//!   have to be marked, a key's chain is walked for the first row that matches it, and no other:
 //!   without a filter, a key's rows are marked together. So both take time linear in the rows.
+//! - *A very wide row*: a step gives no more pairs than would fit if all were as wide.
 //! - *A filter that rejects everything.* Each step ends after a batch's worth of candidates, whether
 //!   or not any is left.
 
@@ -28,10 +29,12 @@ use arrow::array::{Array, BooleanArray, RecordBatch};
 use datafusion_common::Result;
 
 use super::assemble::{Source, Sources, assemble, filter_input};
+use super::columns::LoadedRows;
 use super::context::{JoinContext, all_rows};
-use super::loaded::{Loaded, LoadedRows};
+use super::loaded::Loaded;
 use crate::error;
 use crate::keys::{KeyComparator, Keys};
+use crate::memory::{rows_bytes, widest_value};
 use crate::semantics::{RowOutput, Side};
 use crate::table::{Candidates, Cursor, JoinTable, MatchedBits, NO_ROW, Streamed};
 
@@ -85,10 +88,11 @@ pub(crate) struct Scan<'a> {
     heads: Vec<u32>,
     /// Streamed rows whose chains are walked; the same as the rows asked about, or fewer.
     walk: Vec<u32>,
-    /// The first match of each streamed row, where chains walked before need not be walked again.
-    first: Option<Vec<u32>>,
     cursor: Cursor,
     candidates: Candidates,
+    /// Pairs that are to come out; those before `ready_from` did.
+    ready: Candidates,
+    ready_from: usize,
     most_pairs: usize,
     /// Rows asked about that came out, as an index into them.
     handed_out: usize,
@@ -120,9 +124,7 @@ impl<'a> Scan<'a> {
             }
         }
         let comparator = KeyComparator::new(keys, key_starts, &streamed.keys.columns)?;
-        let streamed_rows = streamed.batch.num_rows().max(1);
-        let streamed_bytes = crate::memory::rows_bytes(&streamed.batch) / streamed_rows;
-        let row_bytes = rows.row_bytes() + streamed_bytes + 1;
+        let most_pairs = most_pairs(ctx, rows, &streamed.batch, most_bytes);
         let mut scan = Self {
             ctx,
             side: *side,
@@ -134,10 +136,11 @@ impl<'a> Scan<'a> {
             walk: ask.rows.clone(),
             ask,
             heads,
-            first: None,
             cursor: Cursor::default(),
             candidates: Candidates::default(),
-            most_pairs: (most_bytes / row_bytes).clamp(1, ctx.batch_size.max(1)),
+            ready: Candidates::default(),
+            ready_from: 0,
+            most_pairs,
             handed_out: 0,
         };
         scan.shorten();
@@ -166,16 +169,18 @@ impl<'a> Scan<'a> {
             return;
         }
         let first = self.first_matches();
-        if self.one_match_decides() {
-            for row in &self.walk {
-                if first[*row as usize] != NO_ROW {
-                    self.ask.matched.set(*row as usize);
+        let first = |row: u32| first.get(row as usize).copied().unwrap_or(NO_ROW);
+        match self.loaded_bits.as_deref_mut() {
+            // A key's rows are marked together, so a chain whose first match is marked was walked
+            // before, or will be for an earlier row of this batch.
+            Some(bits) => self
+                .walk
+                .retain(|row| first(*row) != NO_ROW && bits.set(first(*row) as usize)),
+            None => {
+                for row in self.walk.drain(..).filter(|row| first(*row) != NO_ROW) {
+                    self.ask.matched.set(row as usize);
                 }
             }
-            self.walk.clear();
-        } else {
-            self.walk.retain(|row| first[*row as usize] != NO_ROW);
-            self.first = Some(first);
         }
     }
 
@@ -214,6 +219,9 @@ impl<'a> Scan<'a> {
     /// # Errors
     /// If the filter fails, or arrow cannot gather a column.
     pub(crate) fn step(&mut self) -> Result<Step> {
+        if self.ready_from < self.ready.loaded.len() {
+            return self.next_ready();
+        }
         self.skip_decided();
         if self.cursor.position == self.walk.len() {
             return self.finish_rows();
@@ -254,18 +262,13 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Moves past streamed rows that have nothing left to find.
+    /// Moves past streamed rows that one match has decided.
     fn skip_decided(&mut self) {
-        let one_match_decides = self.one_match_decides();
+        if !self.one_match_decides() {
+            return;
+        }
         while let Some(row) = self.walk.get(self.cursor.position) {
-            let is_decided = if one_match_decides {
-                self.ask.matched.get(*row as usize)
-            } else if let (Some(first), Some(bits)) = (&self.first, self.loaded_bits.as_deref()) {
-                !self.cursor.is_inside_row() && bits.get(first[*row as usize] as usize)
-            } else {
-                false
-            };
-            if !is_decided {
+            if !self.ask.matched.get(*row as usize) {
                 return;
             }
             self.cursor.skip_row();
@@ -281,12 +284,14 @@ impl<'a> Scan<'a> {
         if rows == 0 {
             return Ok(());
         }
-        let loaded_source = Source::Loaded(self.rows, loaded);
-        let streamed_source = Source::Batch(&self.streamed.batch, streamed);
-        let sources = Sources::new(self.side, loaded_source, streamed_source);
+        let sources = Sources::new(
+            self.side,
+            Source::loaded(self.rows, loaded),
+            Source::of_batch(&self.streamed.batch, streamed),
+        );
         let verdict = filter
             .filter
-            .evaluate(&filter_input(self.ctx, filter, sources, rows)?)?;
+            .evaluate(&filter_input(self.ctx, filter, &sources, rows)?)?;
         if verdict.len() != rows {
             return Err(error::bad_filter(rows, verdict.len()));
         }
@@ -312,19 +317,27 @@ impl<'a> Scan<'a> {
             }
         }
         self.handed_out = done;
-        let rows = loaded.len();
-        if rows == 0 {
+        std::mem::swap(&mut self.ready, &mut self.candidates);
+        self.ready_from = 0;
+        self.next_ready()
+    }
+
+    /// The next pairs that are to come out.
+    fn next_ready(&mut self) -> Result<Step> {
+        let from = self.ready_from;
+        let until = (from + self.most_pairs).min(self.ready.loaded.len());
+        self.ready_from = until;
+        let loaded = self.ready.loaded.get(from..until).unwrap_or_default();
+        let streamed = self.ready.streamed.get(from..until).unwrap_or_default();
+        if loaded.is_empty() {
             return Ok(Step::Nothing);
         }
-        let loaded = Source::Loaded(self.rows, loaded);
-        let streamed = Source::Batch(&self.streamed.batch, streamed);
-        assemble(
-            self.ctx,
-            Sources::new(self.side, loaded, streamed),
-            rows,
-            None,
-        )
-        .map(Step::Batch)
+        let sources = Sources::new(
+            self.side,
+            Source::loaded(self.rows, loaded),
+            Source::of_batch(&self.streamed.batch, streamed),
+        );
+        assemble(self.ctx, &sources, loaded.len(), None).map(Step::Batch)
     }
 
     /// After the walk: the streamed rows that come out singly, where pairs do not.
@@ -358,10 +371,27 @@ impl<'a> Scan<'a> {
         if rows.is_empty() {
             return Ok(Step::Nothing);
         }
-        let streamed = Source::Batch(&self.streamed.batch, &rows);
+        let streamed = Source::of_batch(&self.streamed.batch, &rows);
         let sources = Sources::new(self.side, Source::Null, streamed);
-        assemble(self.ctx, sources, rows.len(), mark).map(Step::Batch)
+        assemble(self.ctx, &sources, rows.len(), mark).map(Step::Batch)
     }
+}
+
+/// How many pairs a step may give: about `most_bytes`, whichever rows they are, and a batch.
+fn most_pairs(
+    ctx: &JoinContext,
+    loaded: &LoadedRows,
+    streamed: &RecordBatch,
+    most_bytes: usize,
+) -> usize {
+    let most = ctx.batch_size.max(1);
+    if !ctx.join.semantics.pairs() && ctx.join.filter.is_none() {
+        return most;
+    }
+    let rows = streamed.num_rows().max(1);
+    let mean = loaded.row_bytes() + rows_bytes(streamed) / rows;
+    let widest = loaded.widest() + streamed.columns().iter().map(widest_value).sum::<usize>();
+    (most_bytes / mean.max(widest).max(1)).clamp(1, most)
 }
 
 fn retain_by_number(values: &mut Vec<u32>, keep: impl Fn(usize) -> bool) {

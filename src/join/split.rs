@@ -70,15 +70,21 @@ impl Space {
         self.floor.bytes() + self.extra.bytes()
     }
 
-    /// Asks for what the plan takes and is not held yet.
-    fn complete(&mut self) -> bool {
+    /// For the drain phase, which reads: with as many buckets as that leaves memory for. The floor
+    /// is always enough for the fewest.
+    pub(crate) fn for_drain(mut self, ctx: &JoinContext) -> Self {
         let missing = self.plan.bytes().saturating_sub(self.held());
-        missing == 0 || self.extra.try_grow(missing)
+        if !self.extra.try_grow(missing) {
+            self.plan = WorkSpace::FLOOR;
+        }
+        self.widen(ctx);
+        self
     }
 
-    /// Enlarges the buffers, if there is room by now.
+    /// Enlarges the buffers, for the most that was ever held, if there is room by now.
     fn widen(&mut self, ctx: &JoinContext) {
-        let wide = self.plan.widened(ctx.budget.held());
+        let most = usize::try_from(ctx.stats.peak_bytes.get()).unwrap_or(usize::MAX);
+        let wide = self.plan.widened(most);
         if wide != self.plan
             && self
                 .extra
@@ -225,7 +231,7 @@ impl Split {
             extra,
         };
         let sizes = bucket_bytes(rows, space.fan_out());
-        let victims = victim::choose(&sizes, (held / VICTIM_PART).max(plan.bytes() - floor));
+        let victims = victim::choose(&sizes, (plan.bytes() - floor).max(1));
         let buckets = (0..plan.fan_out).map(|b| Bucket::new(ctx, &space, victims.contains(&b)));
         let rows: usize = rows.iter().map(|held| held.rows.len()).sum();
         Ok(Self {
@@ -247,7 +253,7 @@ impl Split {
             if let Some(lease) = ctx.budget.try_lease(bytes) {
                 return Ok(lease);
             }
-            if !self.evict(ctx, bytes).await? {
+            if !self.evict(ctx).await? {
                 return Ok(ctx.budget.charge(bytes));
             }
         }
@@ -264,7 +270,7 @@ impl Split {
         let numbers = all_rows(rows.len());
         let scatter = Scatter::new(&rows.hashes, numbers, Level::FIRST, self.space.fan_out());
         ctx.stats.build_nanos.add_since(start);
-        let piece = (self.space.plan.buffer / (rows.bytes() / rows.len().max(1)).max(1)).max(1);
+        let piece = (self.space.plan.buffer / rows.row_bytes()).max(1);
         for (bucket, numbers) in scatter.buckets() {
             for numbers in numbers.chunks(piece) {
                 self.place(ctx, bucket.index(), rows.take(numbers)?).await?;
@@ -300,21 +306,20 @@ impl Split {
                     }
                 }
             }
-            if !self.evict(ctx, bytes).await? {
+            if !self.evict(ctx).await? {
                 // Every resident bucket is empty, this one too.
                 self.give_up(ctx, bucket).await?;
             }
         }
     }
 
-    /// Gives up resident buckets until `needed` bytes are free; `false` if there was none.
-    async fn evict(&mut self, ctx: &JoinContext, needed: usize) -> Result<bool> {
+    /// Gives up the largest resident bucket; `false` if there was none.
+    async fn evict(&mut self, ctx: &JoinContext) -> Result<bool> {
         let sizes: Vec<Option<usize>> = self.buckets.iter().map(Bucket::bytes).collect();
-        let victims = victim::choose(&sizes, needed);
-        for bucket in &victims {
-            self.give_up(ctx, *bucket).await?;
+        match victim::choose(&sizes, 1).first() {
+            Some(bucket) => self.give_up(ctx, *bucket).await.map(|()| true),
+            None => Ok(false),
         }
-        Ok(!victims.is_empty())
     }
 
     /// Writes a resident bucket and leaves a writer in its place.
@@ -344,18 +349,10 @@ impl Split {
     /// # Errors
     /// If spilling fails, or memory is below the floor.
     pub(crate) async fn finish(mut self, ctx: &JoinContext) -> Result<Built> {
-        while !self.space.complete() {
-            let missing = self.space.plan.bytes() - self.space.held();
-            if !self.evict(ctx, missing).await? {
-                self.space
-                    .extra
-                    .absorb(ctx.budget.require(missing, "reading spill files")?);
-            }
-        }
         // The reserve has copied its last batch; from here on it covers the probe batch in hand.
         loop {
             let missing = self.reserve_target.saturating_sub(self.reserve.bytes());
-            if self.reserve.try_grow(missing) || !self.evict(ctx, missing).await? {
+            if self.reserve.try_grow(missing) || !self.evict(ctx).await? {
                 break;
             }
         }
@@ -396,10 +393,12 @@ impl Split {
         loop {
             let rows = self.buckets.iter().map(Bucket::resident_rows).sum();
             let extra = Loaded::extra_bytes(ctx, Side::Build, rows);
-            if let Some(lease) = ctx.budget.try_lease(extra) {
+            if rows <= ctx.max_rows()
+                && let Some(lease) = ctx.budget.try_lease(extra)
+            {
                 return Ok(lease);
             }
-            if !self.evict(ctx, extra).await? {
+            if !self.evict(ctx).await? {
                 return Ok(ctx.budget.charge(Loaded::extra_bytes(ctx, Side::Build, 0)));
             }
         }
@@ -434,10 +433,6 @@ async fn reload(
     }
     Ok(())
 }
-
-/// The least that the first split frees, as a part of what is held: one bucket of sixteen would be
-/// followed by the next refusal at once.
-const VICTIM_PART: usize = 8;
 
 impl Bucket {
     fn new(ctx: &JoinContext, space: &Space, is_spilled: bool) -> Self {

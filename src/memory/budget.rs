@@ -41,7 +41,8 @@ impl Budget {
             MemoryLimit::Finite(bytes) => Some(bytes),
             MemoryLimit::Infinite | MemoryLimit::Unknown => None,
         };
-        let shares_fairly = pool.name().contains("fair");
+        // Pools that wrap others show them.
+        let shares_fairly = pool.name().contains("fair") || pool.to_string().contains("fair(");
         let consumer =
             MemoryConsumer::new(format!("GraceHashJoin[{partition}]")).with_can_spill(true);
         let share = limit.map(|limit| limit / partitions.max(1));
@@ -76,6 +77,9 @@ impl Budget {
     /// # Errors
     /// `ResourcesExhausted`, if the pool refuses.
     pub(crate) fn require(self: &Arc<Self>, bytes: usize, what: &str) -> Result<Lease> {
+        if bytes == 0 {
+            return Ok(self.empty());
+        }
         match self.reservation.try_grow(bytes) {
             Ok(()) => {
                 self.note_peak();

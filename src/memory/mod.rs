@@ -14,5 +14,8 @@ mod size;
 mod space;
 
 pub(crate) use budget::{Budget, Lease};
-pub(crate) use size::{batch_bytes, collect_views, column_bytes, compact, rows_bytes, unshare};
+pub(crate) use size::{
+    ROW_OVERHEAD, batch_bytes, collect_views, column_bytes, columns_bytes, compact, needed_bytes,
+    rows_bytes, shared_bytes, unshare, widest_value,
+};
 pub(crate) use space::{READER_BYTES, WorkSpace};

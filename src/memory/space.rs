@@ -22,8 +22,11 @@ const MAX_BUFFER: usize = 256 << 10;
 /// Buffers besides one per bucket, as in the module's formula.
 const EXTRA_BUFFERS: usize = 6;
 
-/// The part of what a partition holds that may be working space, as a divisor.
+/// The part of what a partition holds that may go to more buckets, as a divisor.
 const SPACE_PART: usize = 4;
+
+/// The part that may go to larger buffers, as a divisor: it is missing for resident rows.
+const WIDE_PART: usize = 16;
 
 /// How many buckets, and how large the buffers, for a share of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +58,7 @@ impl WorkSpace {
 
     /// The same buckets with the largest buffers for `share` bytes.
     pub(crate) fn widened(self, share: usize) -> Self {
-        let room = (share / SPACE_PART).saturating_sub(READER_BYTES);
+        let room = (share / WIDE_PART).saturating_sub(READER_BYTES);
         let buffer = (room / (self.fan_out + EXTRA_BUFFERS)).clamp(self.buffer, MAX_BUFFER);
         Self { buffer, ..self }
     }

@@ -1,6 +1,7 @@
 //! Writing a run: rows are gathered to a buffer's size, encoded, and written behind the caller's
 //! back, one write at a time per partition.
 
+use std::io::{BufWriter, Write};
 use std::sync::Arc;
 
 use arrow::compute::concat_batches;
@@ -14,7 +15,10 @@ use tokio::task::JoinHandle;
 use super::format::{self, Frame, RunSeed};
 use super::run::{Run, Spiller};
 use crate::error;
-use crate::memory::{Lease, batch_bytes};
+use crate::memory::{Lease, ROW_OVERHEAD, batch_bytes, shared_bytes};
+
+/// Buffers of a frame that are shorter than this are gathered before they are written.
+const WRITE_BYTES: usize = 16 << 10;
 
 /// A run that is being written. Dropping it deletes what there is of its file.
 pub(crate) struct RunWriter {
@@ -31,6 +35,7 @@ pub(crate) struct RunWriter {
     frames: u32,
     largest_frame: u32,
     memory_bytes: usize,
+    largest_shared: usize,
     hash: SeenHash,
 }
 
@@ -77,6 +82,7 @@ impl RunWriter {
             frames: 0,
             largest_frame: 0,
             memory_bytes: 0,
+            largest_shared: 0,
             hash: SeenHash::None,
         }
     }
@@ -101,7 +107,9 @@ impl RunWriter {
             }
         }
         self.rows += batch.num_rows() as u64;
-        self.pending_bytes += batch_bytes(&batch);
+        // Rows of few bytes count too: each takes its hash and numbers when it is read back.
+        let own = batch_bytes(&batch) - shared_bytes(&batch);
+        self.pending_bytes += own + batch.num_rows() * ROW_OVERHEAD;
         self.pending.push(batch);
         if self.pending_bytes >= buffer {
             self.flush().await
@@ -121,7 +129,10 @@ impl RunWriter {
         let batch = concat_batches(&self.schema, &self.pending)?;
         self.pending.clear();
         self.pending_bytes = 0;
-        self.memory_bytes += batch_bytes(&batch);
+        // The values of dictionaries are written, and read back, once for many frames.
+        let shared = shared_bytes(&batch);
+        self.memory_bytes += batch_bytes(&batch) - shared;
+        self.largest_shared = self.largest_shared.max(shared);
         self.spiller.stats.spilled_rows.add(batch.num_rows());
         let frame = self.encode(&batch)?;
         drop(batch);
@@ -158,7 +169,7 @@ impl RunWriter {
             rows: self.rows,
             frames: self.frames,
             largest_frame: self.largest_frame,
-            memory_bytes: self.memory_bytes,
+            memory_bytes: self.memory_bytes + self.largest_shared,
             single_hash: matches!(self.hash, SeenHash::One(_)),
         }))
     }
@@ -242,10 +253,13 @@ impl Part {
                 Ok(bytes.len())
             }
             Self::Frame(frame) => {
-                writer.write_all(&frame.head.to_bytes())?;
+                // Writers are not buffered; a frame of many short buffers is one write all the same.
+                let mut buffered = BufWriter::with_capacity(WRITE_BYTES.min(frame.bytes()), writer);
+                buffered.write_all(&frame.head.to_bytes())?;
                 for buffer in &frame.body {
-                    writer.write_all(buffer)?;
+                    buffered.write_all(buffer)?;
                 }
+                buffered.flush()?;
                 Ok(frame.bytes())
             }
             Self::End => {

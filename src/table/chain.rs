@@ -55,6 +55,7 @@ impl Cursor {
     }
 
     /// Whether the current streamed row's chain was entered but not finished.
+    #[cfg(feature = "testing")]
     pub(crate) fn is_inside_row(self) -> bool {
         self.chain.is_some()
     }

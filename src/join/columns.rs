@@ -1,0 +1,271 @@
+//! Columns of loaded rows: in one piece where memory for merging was granted, in many otherwise.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, UInt32Array, UInt32Builder, new_null_array};
+use arrow::compute::{concat, interleave, take};
+use arrow::datatypes::{DataType, SchemaRef};
+use arrow::error::ArrowError;
+use arrow::record_batch::RecordBatch;
+use datafusion_common::Result;
+
+use super::context::{JoinContext, new_batch};
+use crate::error;
+use crate::keys;
+use crate::memory::{collect_views, column_bytes, columns_bytes, needed_bytes, widest_value};
+use crate::semantics::Side;
+use crate::table::NO_ROW;
+
+/// Columns of more bytes stay in pieces: 32-bit offsets end at 2 GiB.
+const MAX_MERGED_BYTES: usize = 1 << 30;
+
+/// Rows by number, column by column.
+pub(crate) struct LoadedRows {
+    schema: SchemaRef,
+    columns: Vec<LoadedColumn>,
+    /// The first row of each piece.
+    starts: Vec<u32>,
+    len: usize,
+    row_bytes: usize,
+    widest: usize,
+}
+
+/// Rows to gather, with what all columns need to know of them.
+pub(crate) struct Picked<'a> {
+    rows: &'a [u32],
+    indices: UInt32Array,
+}
+
+impl<'a> Picked<'a> {
+    /// [`NO_ROW`] stands for a row of NULLs.
+    pub(crate) fn new(rows: &'a [u32]) -> Self {
+        Self {
+            rows,
+            indices: indices(rows),
+        }
+    }
+
+    fn has_none(&self) -> bool {
+        self.indices.null_count() > 0
+    }
+}
+
+enum LoadedColumn {
+    Merged(ArrayRef),
+    Pieces(Vec<ArrayRef>),
+}
+
+impl LoadedRows {
+    /// Columns that came in many pieces are merged one at a time, where memory for the copy is
+    /// granted.
+    ///
+    /// # Errors
+    /// If arrow cannot merge a column's type.
+    pub(crate) fn new(
+        ctx: &JoinContext,
+        schema: &SchemaRef,
+        batches: Vec<RecordBatch>,
+    ) -> Result<Self> {
+        let mut starts = Vec::with_capacity(batches.len());
+        let mut len = 0_usize;
+        for batch in &batches {
+            // The sum was checked to be within the table's numbers.
+            starts.push(u32::try_from(len).unwrap_or(NO_ROW));
+            len += batch.num_rows();
+        }
+        let mut pieces: Vec<Vec<ArrayRef>> = schema
+            .fields()
+            .iter()
+            .map(|_| Vec::with_capacity(batches.len()))
+            .collect();
+        for batch in batches {
+            for (column, piece) in pieces.iter_mut().zip(batch.columns()) {
+                column.push(Arc::clone(piece));
+            }
+        }
+        let (mut needed, mut widest) = (0, 0);
+        let mut columns = Vec::with_capacity(pieces.len());
+        for (field, pieces) in schema.fields().iter().zip(pieces) {
+            let column = if pieces.is_empty() {
+                LoadedColumn::Merged(new_null_array(field.data_type(), 0))
+            } else {
+                merge(ctx, pieces)?
+            };
+            needed += column.pieces().iter().map(needed_bytes).sum::<usize>();
+            widest += column.pieces().iter().map(widest_value).max().unwrap_or(0);
+            columns.push(column);
+        }
+        Ok(Self {
+            schema: Arc::clone(schema),
+            columns,
+            starts,
+            len,
+            row_bytes: needed / len.max(1),
+            widest,
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The mean bytes of a row.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// At least the bytes of the widest row.
+    pub(crate) fn widest(&self) -> usize {
+        self.widest
+    }
+
+    /// The bytes that all columns, and `others` beside them, keep in memory.
+    pub(crate) fn bytes_with(&self, others: &[Vec<ArrayRef>]) -> usize {
+        let columns = self.columns.iter().flat_map(LoadedColumn::pieces);
+        columns_bytes(columns.chain(others.iter().flatten()))
+    }
+
+    /// Column `index` of the given rows.
+    ///
+    /// # Errors
+    /// If arrow cannot gather the column's type.
+    pub(crate) fn gather(&self, index: usize, picked: &Picked<'_>) -> Result<ArrayRef> {
+        let column = self.columns.get(index);
+        let column = column.ok_or_else(|| error::internal("a loaded column is missing"))?;
+        match column {
+            // `take` gives the first run's value where the row number is NULL.
+            LoadedColumn::Merged(array) if picked.has_none() && has_runs(array.data_type()) => {
+                self.interleave(column, picked)
+            }
+            LoadedColumn::Merged(array) => Ok(take(array, &picked.indices, None)?),
+            LoadedColumn::Pieces(_) => self.interleave(column, picked),
+        }
+    }
+
+    fn interleave(&self, column: &LoadedColumn, picked: &Picked<'_>) -> Result<ArrayRef> {
+        let pieces = column.pieces();
+        let Some(first) = pieces.first() else {
+            return Err(error::internal("a loaded column without pieces"));
+        };
+        let none = picked
+            .has_none()
+            .then(|| new_null_array(first.data_type(), 1));
+        let mut arrays: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
+        arrays.extend(none.as_deref());
+        let at = |row: &u32| match row {
+            &NO_ROW => (pieces.len(), 0),
+            row if pieces.len() == 1 => (0, *row as usize),
+            row => self.locate(*row),
+        };
+        let rows: Vec<(usize, usize)> = picked.rows.iter().map(at).collect();
+        Ok(interleave(&arrays, &rows)?)
+    }
+
+    /// The piece of a row, and its number there.
+    fn locate(&self, row: u32) -> (usize, usize) {
+        let after = self.starts.partition_point(|start| *start <= row);
+        let piece = after.saturating_sub(1);
+        let start = self.starts.get(piece).copied().unwrap_or_default();
+        (piece, (row - start) as usize)
+    }
+
+    /// The key columns, in one piece if all columns that they are made of are, and their starts.
+    ///
+    /// # Errors
+    /// If keys cannot be computed.
+    pub(crate) fn keys(
+        &self,
+        ctx: &JoinContext,
+        side: Side,
+    ) -> Result<(Vec<Vec<ArrayRef>>, Vec<u32>)> {
+        let spec = ctx.side(side);
+        let is_merged =
+            |index: &usize| matches!(self.columns.get(*index), Some(LoadedColumn::Merged(_)));
+        let starts = if spec.key_columns.iter().all(is_merged) {
+            vec![0]
+        } else {
+            self.starts.clone()
+        };
+        let schema = Arc::new(self.schema.project(&spec.key_columns)?);
+        let mut keys = Vec::with_capacity(starts.len());
+        for (piece, start) in starts.iter().enumerate() {
+            let start = *start as usize;
+            let end = starts
+                .get(piece + 1)
+                .map_or(self.len, |next| *next as usize);
+            let columns = spec.key_columns.iter().filter_map(|index| {
+                Some(match self.columns.get(*index)? {
+                    LoadedColumn::Merged(array) => array.slice(start, end - start),
+                    LoadedColumn::Pieces(pieces) => Arc::clone(pieces.get(piece)?),
+                })
+            });
+            let batch = new_batch(&schema, columns.collect(), end - start)?;
+            keys.push(keys::normalized(&spec.keys.evaluate(&batch)?));
+        }
+        Ok((keys, starts))
+    }
+}
+
+impl LoadedColumn {
+    fn pieces(&self) -> &[ArrayRef] {
+        match self {
+            Self::Merged(array) => std::slice::from_ref(array),
+            Self::Pieces(pieces) => pieces,
+        }
+    }
+}
+
+/// One array out of many, if memory for the copy is granted.
+fn merge(ctx: &JoinContext, pieces: Vec<ArrayRef>) -> Result<LoadedColumn> {
+    if let [only] = pieces.as_slice() {
+        return Ok(LoadedColumn::Merged(Arc::clone(only)));
+    }
+    let bytes = pieces.iter().map(column_bytes).sum::<usize>();
+    if bytes > MAX_MERGED_BYTES {
+        return Ok(LoadedColumn::Pieces(pieces));
+    }
+    let Some(copy) = ctx.budget.try_lease(bytes) else {
+        return Ok(LoadedColumn::Pieces(pieces));
+    };
+    let arrays: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
+    let merged = match concat(&arrays) {
+        Ok(merged) => merged,
+        // Each piece has few enough values for the type of its keys; all of them have not.
+        Err(ArrowError::DictionaryKeyOverflowError) => return Ok(LoadedColumn::Pieces(pieces)),
+        Err(error) => return Err(error.into()),
+    };
+    drop(pieces);
+    // Every output batch of views would otherwise hold on to each piece's buffer by itself.
+    let merged = collect_views(&merged)?;
+    // From here on the rows' lease covers the copy as it covered the pieces.
+    drop(copy);
+    Ok(LoadedColumn::Merged(merged))
+}
+
+/// Whether the type is run-end encoded, or holds such a type.
+fn has_runs(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::RunEndEncoded(_, _) => true,
+        DataType::Struct(fields) => fields.iter().any(|field| has_runs(field.data_type())),
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => has_runs(field.data_type()),
+        DataType::Union(fields, _) => fields.iter().any(|(_, field)| has_runs(field.data_type())),
+        _ => false,
+    }
+}
+
+/// Row numbers for `take`, with NULL for [`NO_ROW`].
+fn indices(rows: &[u32]) -> UInt32Array {
+    if !rows.contains(&NO_ROW) {
+        return UInt32Array::from(rows.to_vec());
+    }
+    let mut builder = UInt32Builder::with_capacity(rows.len());
+    for row in rows {
+        builder.append_option((*row != NO_ROW).then_some(*row));
+    }
+    builder.finish()
+}
