@@ -1,5 +1,7 @@
 //! The bytes around the IPC messages: see the drawing in [`spill`](super).
 
+use std::hash::{BuildHasher, RandomState};
+
 use arrow::buffer::Buffer;
 use arrow::datatypes::Schema;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -65,14 +67,30 @@ impl FrameHead {
     }
 }
 
-/// The checksum of a frame: over its number, length and rows, and its bytes.
+/// What a run's checksums begin with, besides a frame's number: random, and nowhere in the file, so
+/// that the frame of another run, left on the same blocks or in a file mixed up, does not pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RunSeed(u64);
+
+impl RunSeed {
+    pub(super) fn random() -> Self {
+        // Keyed anew each time, from the system's randomness once per thread.
+        Self(RandomState::new().hash_one(0))
+    }
+
+    fn of_frame(self, number: u32) -> u64 {
+        self.0.wrapping_add(u64::from(number))
+    }
+}
+
+/// The checksum of a frame: over its run and number, its length and rows, and its bytes.
 pub(super) fn frame_checksum<'a>(
-    number: u64,
+    (run, number): (RunSeed, u32),
     length: u32,
     rows: u32,
     parts: impl Iterator<Item = &'a [u8]>,
 ) -> u64 {
-    let mut sum = Xxh3::with_seed(number);
+    let mut sum = Xxh3::with_seed(run.of_frame(number));
     sum.update(&length.to_le_bytes());
     sum.update(&rows.to_le_bytes());
     for part in parts {
@@ -105,11 +123,11 @@ pub(super) struct Frame {
 
 impl Frame {
     /// `None` if the messages are too long for a frame.
-    pub(super) fn new(number: u64, rows: u32, body: Vec<Buffer>) -> Option<Self> {
+    pub(super) fn new(place: (RunSeed, u32), rows: u32, body: Vec<Buffer>) -> Option<Self> {
         let length = body.iter().map(Buffer::len).sum::<usize>();
         let length = u32::try_from(length).ok().filter(|l| *l != TRAILER_MARK)?;
         let parts = body.iter().map(Buffer::as_slice);
-        let checksum = frame_checksum(number, length, rows, parts);
+        let checksum = frame_checksum(place, length, rows, parts);
         Some(Self {
             head: FrameHead {
                 length,

@@ -15,7 +15,8 @@
 //!           fingerprint of the schema           8 bytes    xxh3 of its types
 //! frame   = length n                            4 bytes    at most the run's largest frame
 //!           rows                                4 bytes
-//!           checksum of the above and the bytes 8 bytes    xxh3, seeded with the frame's number
+//!           checksum of the above and the bytes 8 bytes    xxh3, seeded with a random number of the
+//!                                                          run's and the frame's number
 //!           IPC messages: (schema,) (dictionaries,) one record batch        n bytes
 //! trailer = 0xffff_ffff                         4 bytes    no frame is as long
 //!           frames                              4 bytes
@@ -29,7 +30,8 @@
 //! A frame's length is checked against the run's largest frame, which the writer remembers in
 //! memory, before anything is allocated; its checksum before arrow sees a byte of it. The schema is
 //! ours: what the file says must agree with it and is otherwise not used. Frames that are missing,
-//! doubled or out of order fail their checksum; a run that ends early fails its trailer.
+//! doubled, out of order or another run's fail their checksum; a run that ends early fails its
+//! trailer.
 //!
 //! Invariants:
 //! - **S1** A reader gives exactly the rows that were written, in order, or an error.

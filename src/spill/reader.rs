@@ -12,7 +12,7 @@ use datafusion_execution::spill_file::SpillFile;
 use futures::{Stream, StreamExt};
 
 use super::format::{
-    self, FRAME_HEAD_BYTES, FrameHead, HEADER_BYTES, TRAILER_MARK, TRAILER_REST_BYTES,
+    self, FRAME_HEAD_BYTES, FrameHead, HEADER_BYTES, RunSeed, TRAILER_MARK, TRAILER_REST_BYTES,
 };
 use super::run::{Run, Spiller};
 use crate::error;
@@ -25,6 +25,7 @@ pub(crate) struct RunReader {
     spiller: Arc<Spiller>,
     schema: SchemaRef,
     what: &'static str,
+    seed: RunSeed,
     rows: u64,
     frames: u32,
     largest_frame: u32,
@@ -43,6 +44,7 @@ impl RunReader {
             spiller: Arc::clone(spiller),
             schema: Arc::clone(&run.schema),
             what: run.what,
+            seed: run.seed,
             rows: run.rows,
             frames: run.frames,
             largest_frame: run.largest_frame,
@@ -74,8 +76,8 @@ impl RunReader {
             return Err(self.damaged("a frame's length is not one that was written"));
         }
         let bytes = self.take(head.length as usize).await?;
-        let number = u64::from(self.frames_read);
-        let sum = format::frame_checksum(number, head.length, head.rows, [&*bytes].into_iter());
+        let place = (self.seed, self.frames_read);
+        let sum = format::frame_checksum(place, head.length, head.rows, [&*bytes].into_iter());
         if sum != head.checksum {
             return Err(self.damaged("a frame's checksum does not fit its bytes"));
         }

@@ -10,6 +10,7 @@ use datafusion_execution::disk_manager::DiskManager;
 use datafusion_execution::spill_file::SpillFile;
 use tokio::sync::Semaphore;
 
+use super::format::RunSeed;
 use super::reader::RunReader;
 use crate::error;
 use crate::stats::StatsCell;
@@ -73,6 +74,7 @@ pub(crate) struct Run {
     pub(super) file: Arc<dyn SpillFile>,
     pub(super) schema: SchemaRef,
     pub(super) what: &'static str,
+    pub(super) seed: RunSeed,
     pub(super) rows: u64,
     pub(super) frames: u32,
     pub(super) largest_frame: u32,

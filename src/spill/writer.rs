@@ -11,7 +11,7 @@ use datafusion_common::Result;
 use datafusion_execution::spill_file::{SpillFile, SpillWriter};
 use tokio::task::JoinHandle;
 
-use super::format::{self, Frame};
+use super::format::{self, Frame, RunSeed};
 use super::run::{Run, Spiller};
 use crate::error;
 use crate::memory::{Lease, batch_bytes};
@@ -21,6 +21,7 @@ pub(crate) struct RunWriter {
     spiller: Arc<Spiller>,
     schema: SchemaRef,
     what: &'static str,
+    seed: RunSeed,
     /// Covers what is in flight after the caller was dropped.
     space: Arc<Lease>,
     pending: Vec<RecordBatch>,
@@ -67,6 +68,7 @@ impl RunWriter {
             spiller: Arc::clone(spiller),
             schema: Arc::clone(schema),
             what,
+            seed: RunSeed::random(),
             space: Arc::clone(space),
             pending: Vec::new(),
             pending_bytes: 0,
@@ -152,6 +154,7 @@ impl RunWriter {
             file: open.file,
             schema: self.schema,
             what: self.what,
+            seed: self.seed,
             rows: self.rows,
             frames: self.frames,
             largest_frame: self.largest_frame,
@@ -168,7 +171,7 @@ impl RunWriter {
         let body = open.encoder.encode(batch)?;
         let too_long = || error::frame_too_long(self.spiller.partition, self.what);
         let rows = u32::try_from(batch.num_rows()).map_err(|_| too_long())?;
-        Frame::new(u64::from(self.frames), rows, body).ok_or_else(too_long)
+        Frame::new((self.seed, self.frames), rows, body).ok_or_else(too_long)
     }
 
     /// Waits for this file's last write and for the partition's turn, then writes in the background.

@@ -202,14 +202,21 @@ impl FaultyFiles {
     /// # Errors
     /// If there can be no directory.
     pub fn new(fault: FileFault) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self {
-            disk: Arc::new(DiskManager::builder().build()?),
+        let disk = Arc::new(DiskManager::builder().build()?);
+        Ok(Self::over(disk, fault))
+    }
+
+    /// Files of another disk manager.
+    #[must_use]
+    pub fn over(disk: Arc<DiskManager>, fault: FileFault) -> Arc<Self> {
+        Arc::new(Self {
+            disk,
             state: Arc::new(FileState {
                 fault,
                 calls: FileCalls::default(),
                 struck: AtomicUsize::new(0),
             }),
-        }))
+        })
     }
 
     /// Whether a call has gone wrong.

@@ -442,11 +442,31 @@ impl Setting {
 }
 
 impl Outcome {
-    /// Whether rows, schema, batch sizes and counters are right.
+    /// Whether rows, schema, batch sizes and counters are right, in a pool that is large enough.
     ///
     /// # Errors
     /// The first that is not.
     pub fn keeps_its_word(&self, expected: &Rows, around: &Environment) -> Result<(), String> {
+        self.is_right(expected, around)?;
+        let MemoryLimit::Finite(limit) = around.pool.memory_limit() else {
+            return Ok(());
+        };
+        let in_hand = self.stats.largest_batch_bytes;
+        let most = (limit as u64).max(FLOOR + in_hand + in_hand / 8);
+        let peak = self.stats.peak_bytes;
+        if peak > most {
+            return Err(format!(
+                "{peak} bytes were reserved of {most}, in a pool of {limit}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether rows, schema, batch sizes and the count of rows are right.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn is_right(&self, expected: &Rows, around: &Environment) -> Result<(), String> {
         let most = around.context.session_config().batch_size();
         for batch in &self.batches {
             if batch.num_rows() > most {
@@ -464,17 +484,6 @@ impl Outcome {
         if self.stats.output_rows != rows.len() as u64 {
             let counted = self.stats.output_rows;
             return Err(format!("{} rows came, {counted} were counted", rows.len()));
-        }
-        let MemoryLimit::Finite(limit) = around.pool.memory_limit() else {
-            return Ok(());
-        };
-        let in_hand = self.stats.largest_batch_bytes;
-        let most = (limit as u64).max(FLOOR + in_hand + in_hand / 8);
-        let peak = self.stats.peak_bytes;
-        if peak > most {
-            return Err(format!(
-                "{peak} bytes were reserved of {most}, in a pool of {limit}"
-            ));
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ mod matrix;
 mod observer;
 mod payloads;
 mod reference;
+mod regressions;
 mod shapes;
 mod skew;
 mod spill;

@@ -1,0 +1,271 @@
+//! The hash table against a map of lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use arbitrary::{Arbitrary, Result, Unstructured};
+
+use super::choices::Choices;
+use super::{Target, paste};
+use crate::table::{Candidates, Cursor, JoinTable, MatchedBits, NO_ROW, Streamed};
+
+/// What is done next with a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Up to so many candidates, at least 1, are asked for.
+    Take(usize),
+    /// The rest of the current row's candidates is given up, as a semi join does.
+    Skip,
+}
+
+/// A table, and a walk over it that is cut and skips.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Chain {
+    /// The hash of each loaded row.
+    pub loaded: Vec<u64>,
+    /// The hash of each streamed row, and whether it can match at all.
+    pub streamed: Vec<(u64, bool)>,
+    /// Streamed rows that are not asked about.
+    pub left_out: BTreeSet<u32>,
+    /// The walk, over and over until it is done.
+    pub steps: Vec<Step>,
+}
+
+impl<'a> Arbitrary<'a> for Chain {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        let mut choices = Choices(u);
+        let hashes = choices.list(1..=12, |choices| {
+            Ok(match choices.size(0..=3)? {
+                // Slots are addressed by the high bits: shared by all, by some, by none.
+                0 => u64::from(choices.small(0..=20)?),
+                1 => u64::from(choices.small(0..=20)?) << 60,
+                2 => u64::MAX - u64::from(choices.small(0..=20)?),
+                _ => choices.bits()?,
+            })
+        })?;
+        let steps = choices.list(1..=8, |choices| match choices.once_in(4)? {
+            true => Ok(Step::Skip),
+            false => Ok(Step::Take(choices.size(1..=9)?)),
+        })?;
+        let loaded = choices.list(0..=200, |choices| choices.of(&hashes))?;
+        let streamed = choices.list(0..=60, |choices| {
+            Ok((choices.of(&hashes)?, !choices.once_in(8)?))
+        })?;
+        let left_out = choices.list(0..=6, |choices| Ok(u32::from(choices.small(0..=60)?)))?;
+        Ok(Self {
+            loaded,
+            streamed,
+            left_out: left_out.into_iter().collect(),
+            steps,
+        })
+    }
+}
+
+impl Target for Chain {
+    const NAME: &'static str = "chain";
+
+    #[expect(clippy::unused_async_trait_impl, reason = "other targets are async")]
+    async fn check(&self) -> Result<(), String> {
+        self.lookups_agree()?;
+        self.walks_agree()?;
+        self.bits_agree()
+    }
+}
+
+/// Loaded rows by hash, in order.
+type Lists = BTreeMap<u64, Vec<u32>>;
+
+impl Chain {
+    fn lists(&self) -> Lists {
+        let mut lists = Lists::new();
+        for (row, hash) in (0..).zip(&self.loaded) {
+            lists.entry(*hash).or_default().push(row);
+        }
+        lists
+    }
+
+    fn table(&self) -> JoinTable {
+        JoinTable::new(self.loaded.clone().into())
+    }
+
+    /// The rows of each hash, one after the other.
+    fn lookups_agree(&self) -> Result<(), String> {
+        let (table, lists) = (self.table(), self.lists());
+        if table.len() != self.loaded.len() {
+            return Err(format!("{} of {} rows", table.len(), self.loaded.len()));
+        }
+        let hashes: Vec<u64> = self.streamed.iter().map(|(hash, _)| *hash).collect();
+        // What was there is overwritten.
+        let mut heads = vec![7; 3];
+        table.heads(&hashes, &mut heads);
+        for (hash, head) in hashes.iter().zip(&heads) {
+            let mut found = Vec::new();
+            let mut row = table.seek(*head, *hash);
+            while row != NO_ROW && found.len() <= self.loaded.len() {
+                found.push(row);
+                row = table.seek(table.after(row), *hash);
+            }
+            let expected = lists.get(hash).cloned().unwrap_or_default();
+            if found != expected {
+                return Err(format!("rows of {hash:#x}: {found:?} for {expected:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A walk that is cut and skips, step by step beside a walk over the lists.
+    fn walks_agree(&self) -> Result<(), String> {
+        let (table, lists) = (self.table(), self.lists());
+        let hashes: Vec<u64> = self.streamed.iter().map(|(hash, _)| *hash).collect();
+        let mut heads = Vec::new();
+        table.heads(&hashes, &mut heads);
+        for ((_, can_match), head) in self.streamed.iter().zip(&mut heads) {
+            if !can_match {
+                *head = NO_ROW;
+            }
+        }
+        let rows = (0..).take(self.streamed.len());
+        let rows: Vec<u32> = rows.filter(|row| !self.left_out.contains(row)).collect();
+        let streamed = Streamed {
+            rows: &rows,
+            hashes: &hashes,
+            heads: &heads,
+        };
+        let mut twin = Twin::new(&lists, &rows, &self.streamed);
+        let (mut cursor, mut out) = (Cursor::default(), Candidates::default());
+        // A call may be bounded in work instead of candidates, but the walk as a whole is finite.
+        let most_calls = (self.loaded.len() + 1) * (rows.len() + 1) * 2 + self.steps.len();
+        for step in self.steps.iter().cycle().take(most_calls) {
+            if cursor.position == rows.len() {
+                break;
+            }
+            match step {
+                Step::Skip => {
+                    let row = cursor.position;
+                    cursor.skip_row();
+                    if cursor.is_inside_row() || cursor.position != row + 1 {
+                        return Err(format!("{cursor:?} after skipping row {row}"));
+                    }
+                    twin.skip_to(cursor.position);
+                }
+                Step::Take(most) => {
+                    out.clear();
+                    table.candidates(&streamed, &mut cursor, *most, &mut out);
+                    twin.follow(&out, *most)?;
+                }
+            }
+            twin.may_stand_at(cursor)?;
+        }
+        // Only skips, over and over: nothing is missing then, since every row was given up.
+        if cursor.position == rows.len() {
+            twin.ends()
+        } else {
+            Err(format!("{cursor:?} after {most_calls} steps"))
+        }
+    }
+
+    fn bits_agree(&self) -> Result<(), String> {
+        let mut bits = MatchedBits::new(self.loaded.len());
+        let mut set = BTreeSet::new();
+        for (hash, _) in &self.streamed {
+            if let Some(last) = self.loaded.len().checked_sub(1) {
+                let row = usize::try_from(*hash).unwrap_or(usize::MAX) % (last + 1);
+                if bits.set(row) != set.insert(row) {
+                    return Err(format!("bit {row} of {} bits", last + 1));
+                }
+            }
+        }
+        match (0..bits.len()).find(|row| bits.get(*row) != set.contains(row)) {
+            Some(row) => Err(format!("bit {row} is {}", bits.get(row))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The same walk over the lists.
+struct Twin {
+    /// Index into the rows asked about, loaded row, streamed row.
+    pairs: Vec<(usize, u32, u32)>,
+    /// The next of them.
+    next: usize,
+}
+
+impl Twin {
+    fn new(lists: &Lists, rows: &[u32], streamed: &[(u64, bool)]) -> Self {
+        let mut pairs = Vec::new();
+        for (position, row) in rows.iter().enumerate() {
+            if let Some((hash, true)) = streamed.get(*row as usize) {
+                let list = lists.get(hash).into_iter().flatten();
+                pairs.extend(list.map(|loaded| (position, *loaded, *row)));
+            }
+        }
+        Self { pairs, next: 0 }
+    }
+
+    fn follow(&mut self, out: &Candidates, most: usize) -> Result<(), String> {
+        if out.loaded.len() > most || out.loaded.len() != out.streamed.len() {
+            return Err(format!("{out:?} where {most} were asked for"));
+        }
+        for (loaded, streamed) in out.loaded.iter().zip(&out.streamed) {
+            let expected = self.pairs.get(self.next).map(|(_, l, s)| (*l, *s));
+            if expected != Some((*loaded, *streamed)) {
+                let got = (loaded, streamed);
+                return Err(format!("(loaded, streamed) is {got:?} for {expected:?}"));
+            }
+            self.next += 1;
+        }
+        Ok(())
+    }
+
+    fn skip_to(&mut self, position: usize) {
+        while self.pairs.get(self.next).is_some_and(|p| p.0 < position) {
+            self.next += 1;
+        }
+    }
+
+    /// No pair before the cursor is still to come, none after it has come.
+    fn may_stand_at(&self, cursor: Cursor) -> Result<(), String> {
+        let next = self.pairs.get(self.next).map(|pair| pair.0);
+        let last = self.next.checked_sub(1).and_then(|p| self.pairs.get(p));
+        if next.is_some_and(|next| next < cursor.position)
+            || last.is_some_and(|last| last.0 > cursor.position)
+        {
+            return Err(format!("{cursor:?} with pair {} to come", self.next));
+        }
+        Ok(())
+    }
+
+    fn ends(&self) -> Result<(), String> {
+        if self.next == self.pairs.len() {
+            Ok(())
+        } else {
+            Err(format!("{} of {} pairs", self.next, self.pairs.len()))
+        }
+    }
+}
+
+impl fmt::Debug for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            loaded,
+            streamed,
+            left_out,
+            steps,
+        } = self;
+        let left_out: Vec<_> = left_out.iter().collect();
+        let steps: Vec<_> = steps.iter().map(|step| format!("Step::{step:?}")).collect();
+        paste::test(
+            f,
+            Self::NAME,
+            format_args!(
+                "Chain {{
+        loaded: vec!{loaded:?},
+        streamed: vec!{streamed:?},
+        left_out: {left_out:?}.into(),
+        steps: vec![{}],
+    }}",
+                steps.join(", ")
+            ),
+        )
+    }
+}
