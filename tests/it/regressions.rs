@@ -10,11 +10,8 @@ fn files(directory: &Path) -> Vec<PathBuf> {
         return Vec::new();
     };
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    files.retain(|file| {
-        !file
-            .file_name()
-            .is_some_and(|n| n.as_encoded_bytes()[0] == b'.')
-    });
+    let is_hidden = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b".");
+    files.retain(|file| !file.file_name().is_some_and(is_hidden));
     files.sort();
     files
 }
@@ -85,7 +82,13 @@ fn an_input_prints_a_test_and_the_empty_one_is_the_plainest() {
     );
 }
 
-/// Random bytes: what a fuzzer starts from.
+/// Random bytes: what a fuzzer starts from. `FUZZ_RUNS` says how many inputs; those that fail are
+/// written to the directory `FUZZ_FINDINGS`, if there is one.
+#[expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "an input of a test is no spill file, and who asks for findings wants to read them"
+)]
 fn holds_for_random_inputs<T: Target>() {
     let mut rng = grace_hash_join::testing::Rng::new(7);
     let runs = std::env::var("FUZZ_RUNS").map_or(20, |runs| runs.parse().unwrap());

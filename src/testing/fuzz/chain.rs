@@ -64,7 +64,6 @@ impl<'a> Arbitrary<'a> for Chain {
 impl Target for Chain {
     const NAME: &'static str = "chain";
 
-    #[expect(clippy::unused_async_trait_impl, reason = "other targets are async")]
     async fn check(&self) -> Result<(), String> {
         self.lookups_agree()?;
         self.walks_agree()?;

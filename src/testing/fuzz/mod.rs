@@ -44,7 +44,7 @@ use super::memory_files::MemoryFiles;
 use super::run::{Environment, within};
 
 /// How long one input may take: each is small.
-const WATCHDOG: Duration = Duration::from_secs(60);
+const WATCHDOG: Duration = Duration::from_mins(1);
 
 /// An input of a fuzz target, and what must hold for it.
 pub trait Target: for<'a> Arbitrary<'a> + fmt::Debug + Send + 'static {

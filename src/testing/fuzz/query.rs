@@ -301,7 +301,7 @@ impl Query {
     pub(super) fn needs_probe(&self, build: &Table) -> bool {
         let keys = |batch: &RecordBatch| {
             let keys = batch.columns().iter().take(build.v);
-            let nulls: Vec<_> = keys.map(|key| key.logical_nulls()).collect();
+            let nulls: Vec<_> = keys.map(Array::logical_nulls).collect();
             NullBuffer::union_many(nulls.iter().map(Option::as_ref))
         };
         let can_match = |batch: &RecordBatch| match self.null_equality {

@@ -70,7 +70,6 @@ impl<'a> Arbitrary<'a> for Scatter {
 impl Target for Scatter {
     const NAME: &'static str = "scatter";
 
-    #[expect(clippy::unused_async_trait_impl, reason = "other targets are async")]
     async fn check(&self) -> Result<(), String> {
         let all = |hashes: &[u64]| {
             let rows = (0..).take(hashes.len());
@@ -139,6 +138,7 @@ impl Scatter {
     }
 }
 
+#[expect(clippy::cast_precision_loss, reason = "a few thousand rows are exact")]
 fn are_even<B>(buckets: &[(B, &[u32])], rows: usize, fan_out: FanOut) -> Result<(), String> {
     if rows < ROWS_PER_BUCKET * fan_out.get() {
         return Ok(());

@@ -171,7 +171,7 @@ async fn reads_right(
             (None, None) => return Ok(Ok(())),
             (Some(got), Some(batch)) => same_rows(&got, batch)?,
             (got, batch) => {
-                let rows = |batch: Option<usize>| batch.map_or("no frame".into(), frame_of);
+                let rows = |batch: Option<usize>| batch.map_or_else(|| "no frame".into(), frame_of);
                 return Err(format!(
                     "without an error came {} instead of {}",
                     rows(got.map(|b| b.num_rows())),
