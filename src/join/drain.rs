@@ -82,6 +82,7 @@ pub(crate) async fn drain(
     out: &mut Output,
 ) -> Result<()> {
     let start = Instant::now();
+    out.bound(space.plan.buffer);
     pairs.sort_by_key(Pair::smaller_bytes);
     let mut work = VecDeque::from(pairs);
     while let Some(pair) = work.pop_front() {

@@ -47,6 +47,8 @@ pub(crate) struct Output {
     lease: Lease,
     batch_size: usize,
     most_bytes: usize,
+    /// What `most_bytes` would be if memory for it is there.
+    wished_bytes: usize,
     /// Bytes of `most_bytes` that are covered elsewhere.
     covered: usize,
     /// What the lease is left with when a batch was handed out.
@@ -79,6 +81,7 @@ impl Output {
             lease: ctx.budget.empty(),
             batch_size: ctx.batch_size.max(1),
             most_bytes: share.clamp(least, most),
+            wished_bytes: share.clamp(least, most),
             covered: 0,
             kept: 0,
             wanted: ctx.join.limit.unwrap_or(usize::MAX),
@@ -90,7 +93,8 @@ impl Output {
     /// grants besides.
     pub(crate) fn bound(&mut self, covered: usize) {
         self.covered = covered;
-        let mut more = self.most_bytes.min(MOST_LEASED).saturating_sub(covered);
+        self.lease.shrink_to(0);
+        let mut more = self.wished_bytes.min(MOST_LEASED).saturating_sub(covered);
         while more > covered && !self.lease.try_grow(more) {
             more /= 2;
         }

@@ -46,10 +46,11 @@ pub(crate) async fn probe(
         mut loaded,
         null_keys,
         split,
-        in_hand,
+        mut in_hand,
     } = built;
     let mut split = split.map(|split| ProbeSplit::new(ctx, split));
     if let Some(split) = &split {
+        in_hand.shrink_to(in_hand.bytes().saturating_sub(split.output_bytes));
         out.bound(split.space.plan.buffer);
     }
     if needs_probe(ctx, &loaded, split.as_ref()) {
@@ -95,7 +96,10 @@ async fn stream(
     probe: ProbeInput,
     out: &mut Output,
 ) -> Result<()> {
-    let ProbeInput { mut input, in_hand } = probe;
+    let ProbeInput {
+        mut input,
+        mut in_hand,
+    } = probe;
     while out.flow() == Flow::More {
         let Some(batch) = input.next().await.transpose()? else {
             return Ok(());
@@ -107,12 +111,13 @@ async fn stream(
         // Of a slice, the rest is somebody else's.
         let bytes = rows_bytes(&batch);
         ctx.stats.largest_batch_bytes.max(bytes as u64);
-        let _beyond = ctx.budget.charge_beyond(in_hand.bytes(), bytes);
         let slice = split.as_ref().map_or(usize::MAX, |s| s.slice_rows());
+        let slice = slice.min(batch.num_rows());
+        // Kept until the end of the input: what is given back between batches, others take.
+        in_hand.settle(in_hand.bytes().max(bytes + slice * ROW_OVERHEAD));
         let mut from = 0;
         while from < batch.num_rows() && out.flow() == Flow::More {
             let rows = slice.min(batch.num_rows() - from);
-            let _overhead = ctx.budget.charge(rows * ROW_OVERHEAD);
             let start = Instant::now();
             let piece = batch.slice(from, rows);
             let keys = ctx.keys(Side::Probe, &piece)?;
@@ -168,6 +173,7 @@ struct ProbeSplit<'a> {
     ctx: &'a JoinContext,
     bloom: Option<SpilledKeys>,
     space: Space,
+    output_bytes: usize,
     buckets: Vec<ProbeBucket>,
 }
 
@@ -184,7 +190,12 @@ enum ProbeBucket {
 
 impl<'a> ProbeSplit<'a> {
     fn new(ctx: &'a JoinContext, split: SplitBuild) -> Self {
-        let SplitBuild { space, runs, bloom } = split;
+        let SplitBuild {
+            space,
+            runs,
+            bloom,
+            output_bytes,
+        } = split;
         let bucket = |run: Option<Run>| match run {
             None => ProbeBucket::Here,
             Some(build) => ProbeBucket::Spilled {
@@ -197,6 +208,7 @@ impl<'a> ProbeSplit<'a> {
             ctx,
             bloom,
             space,
+            output_bytes,
             buckets,
         }
     }

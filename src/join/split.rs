@@ -83,8 +83,7 @@ impl Space {
 
     /// Enlarges the buffers, for the most that was ever held, if there is room by now.
     fn widen(&mut self, ctx: &JoinContext) {
-        let most = usize::try_from(ctx.stats.peak_bytes.get()).unwrap_or(usize::MAX);
-        let wide = self.plan.widened(most);
+        let wide = self.plan.widened(peak_bytes(ctx));
         if wide != self.plan
             && self
                 .extra
@@ -158,6 +157,8 @@ pub(crate) struct SplitBuild {
     pub(crate) runs: Vec<Option<Run>>,
     /// Without it, every probe row of a bucket on disk may match.
     pub(crate) bloom: Option<SpilledKeys>,
+    /// The part of the lease for the batch in hand that is for the output.
+    pub(crate) output_bytes: usize,
 }
 
 impl Split {
@@ -356,9 +357,12 @@ impl Split {
     /// # Errors
     /// If spilling fails, or memory is below the floor.
     pub(crate) async fn finish(mut self, ctx: &JoinContext) -> Result<Built> {
-        // The reserve has copied its last batch; from here on it covers the probe batch in hand.
+        // The reserve has copied its last batch; from here on it covers the probe batch in hand,
+        // and output batches that are worth handing out.
+        let output_bytes = peak_bytes(ctx) / OUTPUT_PART;
         loop {
-            let missing = self.reserve_target.saturating_sub(self.reserve.bytes());
+            let target = self.reserve_target + output_bytes;
+            let missing = target.saturating_sub(self.reserve.bytes());
             if self.reserve.try_grow(missing) || !self.evict(ctx).await? {
                 break;
             }
@@ -386,6 +390,7 @@ impl Split {
             space: self.space,
             runs,
             bloom: self.bloom.filter(|keys| keys.bloom.is_useful()),
+            output_bytes: output_bytes.min(self.reserve.bytes()),
         });
         Ok(Built {
             loaded,
@@ -495,6 +500,14 @@ impl Resident {
         (self.tail, self.tail_bytes) = (0, 0);
         Ok(())
     }
+}
+
+/// The part of the most that was ever held that output batches may have, as a divisor.
+const OUTPUT_PART: usize = 32;
+
+/// The most that was ever held: about what there is to share out.
+fn peak_bytes(ctx: &JoinContext) -> usize {
+    usize::try_from(ctx.stats.peak_bytes.get()).unwrap_or(usize::MAX)
 }
 
 fn note_spilled(keys: &mut Option<SpilledKeys>, hashes: &[u64]) {

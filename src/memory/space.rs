@@ -58,8 +58,8 @@ impl WorkSpace {
 
     /// The same buckets with the largest buffers for `share` bytes.
     pub(crate) fn widened(self, share: usize) -> Self {
-        let room = (share / WIDE_PART).saturating_sub(READER_BYTES);
-        let buffer = (room / (self.fan_out + EXTRA_BUFFERS)).clamp(self.buffer, MAX_BUFFER);
+        let buffer = share / WIDE_PART / (self.fan_out + EXTRA_BUFFERS);
+        let buffer = buffer.max(self.buffer).min(MAX_BUFFER.max(self.buffer));
         Self { buffer, ..self }
     }
 
