@@ -6,7 +6,7 @@
 //! # Memory
 //!
 //! Each buffered batch is reserved before it is kept. With the first batches the head-room is
-//! reserved too: what splitting takes (the floor of [`WorkSpace`], and a copy of the largest batch),
+//! reserved too: what splitting takes (the floor of [`WorkSpace`], and twice the largest batch),
 //! since at the moment of the refusal the pool has nothing to give. A build below
 //! [`TINY_BUILD`] bytes reserves only as much again as its rows take.
 //!
@@ -37,6 +37,10 @@ use std::time::Instant;
 
 /// Builds below this many bytes do not reserve the whole floor.
 const TINY_BUILD: usize = 64 << 10;
+
+/// How many batches of the largest size the head-room holds: the copy of one while it is scattered,
+/// and the one in hand that the pool has refused.
+pub(crate) const RESERVED_BATCHES: usize = 2;
 
 /// What the build phase leaves behind.
 pub(crate) struct Built {
@@ -213,7 +217,7 @@ impl Plain {
         let headroom = if total <= TINY_BUILD {
             total
         } else {
-            WorkSpace::FLOOR.bytes() + largest
+            WorkSpace::FLOOR.bytes() + RESERVED_BATCHES * largest
         };
         let mut more = headroom.saturating_sub(self.headroom.bytes());
         let mut lease = ctx.budget.try_lease(bytes + more);
@@ -250,7 +254,7 @@ impl Plain {
     /// batch that was refused, of `in_hand` bytes, waits for its turn.
     async fn split(self, ctx: &JoinContext, in_hand: usize, out: &mut Output) -> Result<Split> {
         let mut split = Split::under_pressure(ctx, &self.rows, self.headroom)?;
-        let _in_hand = ctx.budget.charge(in_hand);
+        let _in_hand = split.cover(in_hand);
         for held in self.null_keys {
             let _ = hand_out_unmatched(ctx, Side::Build, &held.rows, out).await?;
         }

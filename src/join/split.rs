@@ -22,7 +22,7 @@ use std::time::Instant;
 use arrow::datatypes::SchemaRef;
 use datafusion_common::Result;
 
-use super::build::{Built, Held};
+use super::build::{Built, Held, RESERVED_BATCHES};
 use super::context::{JoinContext, Rows, all_rows};
 use super::loaded::{Loaded, read_run};
 use super::victim;
@@ -238,9 +238,16 @@ impl Split {
             buckets: buckets.collect(),
             bloom: SpilledKeys::new(ctx, rows * plan.fan_out * BLOOM_BYTES_PER_ROW),
             space,
-            reserve_target: headroom.bytes(),
+            reserve_target: headroom.bytes() / RESERVED_BATCHES,
             reserve: headroom,
         })
+    }
+
+    /// Counts a batch in hand, out of the reserve as far as that goes.
+    pub(crate) fn cover(&mut self, bytes: usize) -> Lease {
+        let mut lease = self.reserve.split(bytes);
+        lease.settle(bytes);
+        lease
     }
 
     /// Asks for the bytes of a batch in hand; gives up buckets until they are granted or none is

@@ -452,7 +452,8 @@ impl Outcome {
             return Ok(());
         };
         let in_hand = self.stats.largest_batch_bytes;
-        let most = (limit as u64).max(FLOOR + in_hand + in_hand / 8);
+        // The batch in hand exists already, so it is counted whatever the pool says.
+        let most = (limit as u64).max(FLOOR + in_hand / 8) + in_hand;
         let peak = self.stats.peak_bytes;
         if peak > most {
             return Err(format!(
