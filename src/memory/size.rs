@@ -134,10 +134,6 @@ pub(crate) fn widest_value(array: &ArrayRef) -> usize {
     }
     // The length of a view is its low 32 bits.
     fn widest_view(views: &[u128]) -> usize {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "masked to 32 bits just before"
-        )]
         let length = |view: &u128| (view & u128::from(u32::MAX)) as usize;
         16 + views.iter().map(length).max().unwrap_or(0)
     }
