@@ -30,7 +30,7 @@ use super::loaded::{Loaded, read_run};
 use super::output::{Flow, Output};
 use super::probe::{join_batch, piece_rows};
 use super::scan::{Ask, StreamedBatch};
-use super::split::Space;
+use super::split::{Space, output_bytes};
 use crate::bucket::{Level, Scatter};
 #[cfg(feature = "testing")]
 use crate::config::SpillPolicy;
@@ -82,7 +82,7 @@ pub(crate) async fn drain(
     out: &mut Output,
 ) -> Result<()> {
     let start = Instant::now();
-    out.bound(space.plan.buffer);
+    out.bound(space.plan.buffer, output_bytes(ctx));
     pairs.sort_by_key(Pair::smaller_bytes);
     let mut work = VecDeque::from(pairs);
     while let Some(pair) = work.pop_front() {

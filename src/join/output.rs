@@ -36,9 +36,6 @@ const MOST_BYTES: std::ops::RangeInclusive<usize> = (64 << 10)..=(8 << 20);
 /// The part of a partition's memory that an output batch may have, as a divisor.
 const OUTPUT_PART: usize = 8;
 
-/// The most bytes that are leased for good while pairs may be loaded with the same memory.
-const MOST_LEASED: usize = 1 << 20;
-
 /// Where finished rows go.
 pub(crate) struct Output {
     emitter: TryEmitter<RecordBatch, DataFusionError>,
@@ -47,8 +44,6 @@ pub(crate) struct Output {
     lease: Lease,
     batch_size: usize,
     most_bytes: usize,
-    /// What `most_bytes` would be if memory for it is there.
-    wished_bytes: usize,
     /// Bytes of `most_bytes` that are covered elsewhere.
     covered: usize,
     /// What the lease is left with when a batch was handed out.
@@ -81,7 +76,6 @@ impl Output {
             lease: ctx.budget.empty(),
             batch_size: ctx.batch_size.max(1),
             most_bytes: share.clamp(least, most),
-            wished_bytes: share.clamp(least, most),
             covered: 0,
             kept: 0,
             wanted: ctx.join.limit.unwrap_or(usize::MAX),
@@ -89,15 +83,12 @@ impl Output {
         }
     }
 
-    /// Bounds the bytes of a batch to those that somebody else's lease covers, and what the pool
-    /// grants besides.
-    pub(crate) fn bound(&mut self, covered: usize) {
+    /// Bounds the bytes of a batch to those that somebody else's lease covers, and `more` if the pool
+    /// grants it.
+    pub(crate) fn bound(&mut self, covered: usize, more: usize) {
         self.covered = covered;
         self.lease.shrink_to(0);
-        let mut more = self.wished_bytes.min(MOST_LEASED).saturating_sub(covered);
-        while more > covered && !self.lease.try_extend(more) {
-            more /= 2;
-        }
+        let _ = self.lease.try_extend(more);
         self.kept = self.lease.bytes();
         self.most_bytes = (covered + self.kept).max(1);
     }

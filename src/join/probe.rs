@@ -51,7 +51,7 @@ pub(crate) async fn probe(
     let mut split = split.map(|split| ProbeSplit::new(ctx, split));
     if let Some(split) = &split {
         in_hand.shrink_to(in_hand.bytes().saturating_sub(split.output_bytes));
-        out.bound(split.space.plan.buffer);
+        out.bound(split.space.plan.buffer, split.output_bytes);
     }
     if needs_probe(ctx, &loaded, split.as_ref()) {
         let probe = ProbeInput { input, in_hand };
@@ -281,7 +281,7 @@ impl<'a> ProbeSplit<'a> {
             }
         }
         drop(self.bloom);
-        Ok(Drainable::Pairs(self.space.for_drain(self.ctx), pairs))
+        Ok(Drainable::Pairs(self.space.for_drain(), pairs))
     }
 }
 

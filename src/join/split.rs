@@ -72,12 +72,11 @@ impl Space {
 
     /// For the drain phase, which reads: with as many buckets as that leaves memory for. The floor
     /// is always enough for the fewest.
-    pub(crate) fn for_drain(mut self, ctx: &JoinContext) -> Self {
+    pub(crate) fn for_drain(mut self) -> Self {
         let missing = self.plan.bytes().saturating_sub(self.held());
         if !self.extra.try_extend(missing) {
             self.plan = WorkSpace::FLOOR;
         }
-        self.widen(ctx);
         self
     }
 
@@ -359,7 +358,7 @@ impl Split {
     pub(crate) async fn finish(mut self, ctx: &JoinContext) -> Result<Built> {
         // The reserve has copied its last batch; from here on it covers the probe batch in hand,
         // and output batches that are worth handing out.
-        let output_bytes = peak_bytes(ctx) / OUTPUT_PART;
+        let output_bytes = output_bytes(ctx);
         loop {
             let target = self.reserve_target + output_bytes;
             let missing = target.saturating_sub(self.reserve.bytes());
@@ -504,6 +503,11 @@ impl Resident {
 
 /// The part of the most that was ever held that output batches may have, as a divisor.
 const OUTPUT_PART: usize = 32;
+
+/// What output batches that are worth handing out may have.
+pub(crate) fn output_bytes(ctx: &JoinContext) -> usize {
+    peak_bytes(ctx) / OUTPUT_PART
+}
 
 /// The most that was ever held: about what there is to share out.
 fn peak_bytes(ctx: &JoinContext) -> usize {
