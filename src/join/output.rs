@@ -95,7 +95,7 @@ impl Output {
         self.covered = covered;
         self.lease.shrink_to(0);
         let mut more = self.wished_bytes.min(MOST_LEASED).saturating_sub(covered);
-        while more > covered && !self.lease.try_grow(more) {
+        while more > covered && !self.lease.try_extend(more) {
             more /= 2;
         }
         self.kept = self.lease.bytes();
@@ -190,7 +190,7 @@ impl Output {
             return true;
         }
         let missing = bytes.saturating_sub(self.covered + self.lease.bytes());
-        !self.lease.try_grow(missing)
+        !self.lease.try_extend(missing)
     }
 }
 

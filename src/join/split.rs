@@ -74,7 +74,7 @@ impl Space {
     /// is always enough for the fewest.
     pub(crate) fn for_drain(mut self, ctx: &JoinContext) -> Self {
         let missing = self.plan.bytes().saturating_sub(self.held());
-        if !self.extra.try_grow(missing) {
+        if !self.extra.try_extend(missing) {
             self.plan = WorkSpace::FLOOR;
         }
         self.widen(ctx);
@@ -87,7 +87,7 @@ impl Space {
         if wide != self.plan
             && self
                 .extra
-                .try_grow(wide.bytes().saturating_sub(self.held()))
+                .try_extend(wide.bytes().saturating_sub(self.held()))
         {
             self.plan = wide;
         }
@@ -174,7 +174,7 @@ impl Split {
             fan_out: ctx.join.config.fan_out(),
             ..WorkSpace::FLOOR
         };
-        while !extra.try_grow(plan.bytes() - floor.bytes()) {
+        while !extra.try_extend(plan.bytes() - floor.bytes()) {
             plan.fan_out /= 2;
         }
         let space = Space {
@@ -222,7 +222,7 @@ impl Split {
         // Nothing is read during the build, so the floor carries this many buckets; more are asked
         // for, and done without.
         while plan.bytes_without_reader() > floor + extra.bytes()
-            && !extra.try_grow(plan.bytes_without_reader() - floor)
+            && !extra.try_extend(plan.bytes_without_reader() - floor)
         {
             plan.fan_out /= 2;
         }
@@ -363,7 +363,7 @@ impl Split {
         loop {
             let target = self.reserve_target + output_bytes;
             let missing = target.saturating_sub(self.reserve.bytes());
-            if self.reserve.try_grow(missing) || !self.evict(ctx).await? {
+            if self.reserve.try_extend(missing) || !self.evict(ctx).await? {
                 break;
             }
         }

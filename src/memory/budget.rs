@@ -183,7 +183,7 @@ impl Lease {
     }
 
     /// Asks for `bytes` more; `false` is the pool's refusal.
-    pub(crate) fn try_grow(&mut self, bytes: usize) -> bool {
+    pub(crate) fn try_extend(&mut self, bytes: usize) -> bool {
         let granted = self.budget.ask(bytes);
         if granted {
             self.bytes += bytes;
@@ -201,7 +201,7 @@ impl Lease {
 
     /// Asks for what data of `bytes` bytes takes beyond what is counted; `false` is a refusal.
     pub(crate) fn try_cover(&mut self, bytes: usize) -> bool {
-        self.try_grow(bytes.saturating_sub(self.bytes + self.elsewhere))
+        self.try_extend(bytes.saturating_sub(self.bytes + self.elsewhere))
     }
 
     /// Makes the count what it turned out to be, of data of `bytes` bytes that exists already.
