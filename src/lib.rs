@@ -1,6 +1,6 @@
-//! A hash join that costs what a hash join costs while its build side fits in memory, and spills
-//! what does not fit instead of failing: for two streams of Arrow batches ([`GraceHashJoin`]), and
-//! for DataFusion's plans ([`physical_optimizer_rules`]).
+//! A hash join that stays in memory while its build side fits there, and spills what does not fit
+//! instead of failing: for two streams of Arrow batches ([`GraceHashJoin`]), and for DataFusion's
+//! plans (`physical_optimizer_rules`, feature `datafusion`).
 //!
 //! # Words
 //!
