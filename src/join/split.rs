@@ -73,9 +73,13 @@ impl Space {
     /// For the drain phase, which reads: with as many buckets as that leaves memory for. The floor
     /// is always enough for the fewest.
     pub(crate) fn for_drain(mut self) -> Self {
-        let missing = self.plan.bytes().saturating_sub(self.held());
-        if !self.extra.try_extend(missing) {
-            self.plan = WorkSpace::FLOOR;
+        while self.plan.fan_out > WorkSpace::FLOOR.fan_out {
+            let missing = self.plan.bytes().saturating_sub(self.held());
+            if self.extra.try_extend(missing) {
+                break;
+            }
+            self.plan.fan_out /= 2;
+            self.plan.buffer = WorkSpace::FLOOR.buffer;
         }
         self
     }
@@ -216,7 +220,10 @@ impl Split {
         let missing = floor.saturating_sub(headroom.bytes());
         headroom.absorb(ctx.budget.require(missing, "spilling")?);
         let held = ctx.budget.held();
-        let mut plan = WorkSpace::narrow(held, ctx.join.config.fan_out());
+        let most = ctx.join.config.fan_out();
+        let mut plan = WorkSpace::narrow(held, most);
+        // At the first batch nothing is held yet that would tell how much there is to be had.
+        plan.fan_out = plan.fan_out.max(most.min(WorkSpace::FLOOR_FAN_OUT));
         let mut extra = ctx.budget.empty();
         // Nothing is read during the build, so the floor carries this many buckets; more are asked
         // for, and done without.

@@ -43,6 +43,10 @@ impl WorkSpace {
         buffer: MIN_BUFFER,
     };
 
+    /// As many buckets as the floor carries while nothing is read: the read stream's bytes are then
+    /// free for write buffers.
+    pub(crate) const FLOOR_FAN_OUT: usize = 16;
+
     /// The most buckets, up to `fan_out`, whose smallest buffers fit in a part of `share` bytes.
     pub(crate) fn narrow(share: usize, fan_out: usize) -> Self {
         let buffers = (share / SPACE_PART).saturating_sub(READER_BYTES) / MIN_BUFFER;
@@ -97,6 +101,11 @@ mod tests {
 
     #[test]
     fn the_floor_is_below_400_kib() {
+        let most = WorkSpace {
+            fan_out: WorkSpace::FLOOR_FAN_OUT,
+            ..WorkSpace::FLOOR
+        };
+        assert!(most.bytes_without_reader() <= WorkSpace::FLOOR.bytes());
         assert_eq!(WorkSpace::FLOOR.bytes(), 384 << 10);
     }
 
