@@ -18,6 +18,7 @@ mod faults;
 mod matrix;
 mod observer;
 mod payloads;
+mod properties;
 mod reference;
 mod regressions;
 mod shapes;
