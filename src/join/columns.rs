@@ -133,8 +133,10 @@ impl LoadedRows {
         let column = self.columns.get(index);
         let column = column.ok_or_else(|| error::internal("a loaded column is missing"))?;
         match column {
-            // `take` gives the first run's value where the row number is NULL.
-            LoadedColumn::Merged(array) if picked.has_none() && has_runs(array.data_type()) => {
+            // `take` gives the first value where the row number is NULL.
+            LoadedColumn::Merged(array)
+                if picked.has_none() && take_ignores_nulls(array.data_type()) =>
+            {
                 self.interleave(column, picked)
             }
             LoadedColumn::Merged(array) => Ok(take(array, &picked.indices, None)?),
@@ -242,18 +244,20 @@ fn merge(ctx: &JoinContext, pieces: Vec<ArrayRef>) -> Result<LoadedColumn> {
     Ok(LoadedColumn::Merged(merged))
 }
 
-/// Whether the type is run-end encoded, or holds such a type.
-fn has_runs(data_type: &DataType) -> bool {
+/// Whether `take` gives some value, and not NULL, for a NULL row number: for types without validity
+/// of their own, and those that hold such a type.
+fn take_ignores_nulls(data_type: &DataType) -> bool {
     match data_type {
-        DataType::RunEndEncoded(_, _) => true,
-        DataType::Struct(fields) => fields.iter().any(|field| has_runs(field.data_type())),
+        DataType::RunEndEncoded(_, _) | DataType::Union(_, _) => true,
+        DataType::Struct(fields) => fields
+            .iter()
+            .any(|field| take_ignores_nulls(field.data_type())),
         DataType::List(field)
         | DataType::LargeList(field)
         | DataType::ListView(field)
         | DataType::LargeListView(field)
         | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => has_runs(field.data_type()),
-        DataType::Union(fields, _) => fields.iter().any(|(_, field)| has_runs(field.data_type())),
+        | DataType::Map(field, _) => take_ignores_nulls(field.data_type()),
         _ => false,
     }
 }

@@ -10,11 +10,13 @@ use arrow::array::{
     Array, ArrayRef, Decimal32Array, Decimal64Array, DictionaryArray, FixedSizeListArray,
     Float32Array, Int8Array, Int32Array, Int32RunArray, Int64Array, IntervalDayTimeArray,
     IntervalYearMonthArray, LargeListArray, ListArray, ListViewArray, MapArray, NullArray,
-    StringArray, StructArray, Time32MillisecondArray,
+    StringArray, StructArray, Time32MillisecondArray, UnionArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Fields, Int8Type, Int64Type, IntervalDayTime};
+use arrow::datatypes::{
+    DataType, Field, Fields, Int8Type, Int64Type, IntervalDayTime, UnionFields,
+};
 use datafusion_common::Result;
 
 use super::keys::KeyKind;
@@ -56,11 +58,15 @@ pub enum PayloadKind {
     DictionaryInt8,
     /// A dictionary with a NULL among its values.
     DictionaryOfNull,
+    /// Numbers or words, both children as long as the union.
+    SparseUnion,
+    /// Numbers or words, one after the other in their children.
+    DenseUnion,
 }
 
 impl PayloadKind {
     /// All that cannot be keys in this library; [`PayloadKind::Key`] holds the others.
-    pub const OTHERS: [Self; 16] = [
+    pub const OTHERS: [Self; 18] = [
         Self::Null,
         Self::Float16,
         Self::Decimal32,
@@ -77,6 +83,8 @@ impl PayloadKind {
         Self::RunEndEncoded,
         Self::DictionaryInt8,
         Self::DictionaryOfNull,
+        Self::SparseUnion,
+        Self::DenseUnion,
     ];
 
     /// All of them.
@@ -112,8 +120,48 @@ impl PayloadKind {
             )),
             Self::RunEndEncoded => runs(&codes)?,
             Self::DictionaryInt8 | Self::DictionaryOfNull => self.dictionary(&codes)?,
+            Self::SparseUnion | Self::DenseUnion => self.union(&codes)?,
             _ => self.nested(&codes)?,
         })
+    }
+
+    fn union(self, codes: &[Option<u16>]) -> Result<ArrayRef> {
+        let fields = UnionFields::try_new(
+            vec![0, 1],
+            vec![
+                Field::new("number", DataType::Int64, true),
+                Field::new("word", DataType::Utf8, true),
+            ],
+        )?;
+        let is_word = |code: &Option<u16>| code.is_some_and(|code| code % 3 == 1);
+        let ids = codes.iter().map(|code| i8::from(is_word(code)));
+        let ids: ScalarBuffer<i8> = ids.collect();
+        let number = |code: &Option<u16>| code.map(i64::from);
+        let word = |code: &Option<u16>| code.map(|code| format!("word {code}"));
+        let (offsets, numbers, words) = if self == Self::SparseUnion {
+            let numbers: Int64Array = codes.iter().map(number).collect();
+            let words: StringArray = codes.iter().map(word).collect();
+            (None, numbers, words)
+        } else {
+            let (mut numbers, mut words) = (0, 0);
+            let offsets = codes.iter().map(|code| {
+                let next = if is_word(code) {
+                    &mut words
+                } else {
+                    &mut numbers
+                };
+                *next += 1;
+                *next - 1
+            });
+            let offsets: ScalarBuffer<i32> = offsets.collect();
+            let numbers = codes.iter().filter(|code| !is_word(code)).map(number);
+            let words = codes.iter().filter(|code| is_word(code)).map(word);
+            (Some(offsets), numbers.collect(), words.collect())
+        };
+        let children: Vec<ArrayRef> = vec![Arc::new(numbers), Arc::new(words)];
+        Ok(Arc::new(UnionArray::try_new(
+            fields, ids, offsets, children,
+        )?))
     }
 
     fn dictionary(self, codes: &[Option<u16>]) -> Result<ArrayRef> {

@@ -102,6 +102,11 @@ fn nested(array: &dyn Array, row: usize) -> Result<String> {
             value(dictionary.values(), keys[row])
         }
         DataType::RunEndEncoded(_, _) => run(array, row),
+        DataType::Union(_, _) => {
+            let union = array.as_union();
+            let cell = value(&union.value(row), 0)?;
+            Ok(format!("{}:{cell}", union.type_id(row)))
+        }
         other => Err(unknown(other)),
     }
 }
