@@ -25,10 +25,10 @@ use datafusion_common::Result;
 
 use super::build::{hand_out_loaded, hand_out_unmatched};
 use super::chunked::{self, Source};
-use super::context::{JoinContext, all_rows, take_rows};
+use super::context::{JoinContext, all_rows};
 use super::loaded::{Loaded, read_run};
 use super::output::{Flow, Output};
-use super::probe::{join_batch, piece_rows};
+use super::probe::{Pieces, join_batch};
 use super::scan::{Ask, StreamedBatch};
 use super::split::{Space, output_bytes};
 use crate::bucket::{Level, Scatter};
@@ -282,18 +282,12 @@ async fn split_run(
             .charge_beyond(space.plan.rewritten_bytes(), in_hand);
         let hashes = ctx.keys(side, &batch)?.hashes;
         let scatter = Scatter::new(&hashes, all_rows(rows), level, fan_out);
-        let piece = piece_rows(&batch, space.plan.buffer);
+        let pieces = Pieces::new(&batch, &hashes, space.plan.buffer);
         for (bucket, rows) in scatter.buckets() {
             let Some(writer) = writers.get_mut(bucket.index()) else {
                 continue;
             };
-            for rows in rows.chunks(piece) {
-                let taken = take_rows(&batch, rows)?;
-                let hashes = rows
-                    .iter()
-                    .filter_map(|row| hashes.get(*row as usize).copied());
-                writer.push(taken, hashes, space.plan.buffer).await?;
-            }
+            pieces.write(rows, writer).await?;
         }
     }
     drop((reader, run));

@@ -254,19 +254,13 @@ impl<'a> ProbeSplit<'a> {
         let fan_out = self.space.fan_out();
         let scatter = Scatter::new(&keys.hashes, away.into_iter(), Level::FIRST, fan_out);
         self.ctx.stats.probe_nanos.add_since(start);
-        let piece = piece_rows(&streamed.batch, self.space.plan.buffer);
+        let pieces = Pieces::new(&streamed.batch, &keys.hashes, self.space.plan.buffer);
         for (bucket, rows) in scatter.buckets() {
             let Some(ProbeBucket::Spilled { probe, .. }) = self.buckets.get_mut(bucket.index())
             else {
                 continue;
             };
-            for rows in rows.chunks(piece) {
-                let batch = take_rows(&streamed.batch, rows)?;
-                let hashes = rows
-                    .iter()
-                    .filter_map(|r| keys.hashes.get(*r as usize).copied());
-                probe.push(batch, hashes, self.space.plan.buffer).await?;
-            }
+            pieces.write(rows, probe).await?;
         }
         Ok(here)
     }
@@ -285,7 +279,38 @@ impl<'a> ProbeSplit<'a> {
     }
 }
 
-/// How many rows of `batch` are about `bytes` bytes, at least one.
-pub(crate) fn piece_rows(batch: &RecordBatch, bytes: usize) -> usize {
-    (bytes / (rows_bytes(batch) / batch.num_rows().max(1)).max(1)).max(1)
+/// A batch whose rows are written to runs, in pieces of about a buffer's size.
+pub(crate) struct Pieces<'a> {
+    batch: &'a RecordBatch,
+    hashes: &'a [u64],
+    buffer: usize,
+    /// Rows of a piece.
+    most: usize,
+}
+
+impl<'a> Pieces<'a> {
+    pub(crate) fn new(batch: &'a RecordBatch, hashes: &'a [u64], buffer: usize) -> Self {
+        let row_bytes = rows_bytes(batch) / batch.num_rows().max(1);
+        Self {
+            batch,
+            hashes,
+            buffer,
+            most: (buffer / row_bytes.max(1)).max(1),
+        }
+    }
+
+    /// Writes the given rows, with their hashes, to a bucket's run.
+    ///
+    /// # Errors
+    /// If a write fails.
+    pub(crate) async fn write(&self, rows: &[u32], writer: &mut RunWriter) -> Result<()> {
+        for rows in rows.chunks(self.most) {
+            let taken = take_rows(self.batch, rows)?;
+            let hashes = rows
+                .iter()
+                .filter_map(|row| self.hashes.get(*row as usize).copied());
+            writer.push(taken, hashes, self.buffer).await?;
+        }
+        Ok(())
+    }
 }
