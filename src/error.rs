@@ -55,14 +55,6 @@ pub(crate) fn null_aware(join_type: JoinType, keys: usize) -> DataFusionError {
     ))
 }
 
-pub(crate) fn null_aware_unsupported() -> DataFusionError {
-    DataFusionError::NotImplemented(
-        "null-aware anti joins (NOT IN) are not supported by the grace hash join in this version; \
-         keep HashJoinExec for them"
-            .to_string(),
-    )
-}
-
 pub(crate) fn output_schema(expected: &str, got: &str) -> DataFusionError {
     plan(format!(
         "the declared output schema {got} does not fit the join's columns {expected}"

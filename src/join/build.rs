@@ -14,7 +14,7 @@
 //!
 //! - *NULL keys* under `NullEqualsNothing` never enter a bucket: they are dropped on arrival where
 //!   unmatched build rows do not come out, and otherwise kept aside, and handed out at the first
-//!   refusal or at the end.
+//!   refusal or at the end; those of NOT IN wait for the probe side (`null_aware`).
 //! - *No disk*: the refusal becomes an error that says how to enable spilling.
 
 use datafusion_common::Result;
@@ -46,7 +46,8 @@ pub(crate) const RESERVED_BATCHES: usize = 2;
 pub(crate) struct Built {
     /// The resident rows.
     pub(crate) loaded: Loaded,
-    /// Build rows whose key is NULL and that come out unmatched, if they are still to come out.
+    /// Build rows whose key is NULL and that come out unmatched, if they are still to come out and
+    /// in memory.
     pub(crate) null_keys: Vec<Held<RecordBatch>>,
     /// The buckets on disk, if there are any.
     pub(crate) split: Option<SplitBuild>,
@@ -176,7 +177,7 @@ async fn add_split(
 ) -> Result<()> {
     let lease = split.admit(ctx, arrived.bytes()).await?;
     if let Some(null_keys) = arrived.null_keys {
-        let _ = hand_out_unmatched(ctx, Side::Build, &null_keys, out).await?;
+        split.add_null_keys(ctx, &null_keys, out).await?;
     }
     split
         .add(
@@ -250,13 +251,13 @@ impl Plain {
         ctx.spiller.is_enabled() && ctx.budget.try_lease(missing).is_some()
     }
 
-    /// After the first refusal: the NULL keys come out, everything else goes to its bucket. The
-    /// batch that was refused, of `in_hand` bytes, waits for its turn.
+    /// After the first refusal: the NULL keys come out, or go to their run, everything else goes to
+    /// its bucket. The batch that was refused, of `in_hand` bytes, waits for its turn.
     async fn split(self, ctx: &JoinContext, in_hand: usize, out: &mut Output) -> Result<Split> {
         let mut split = Split::under_pressure(ctx, &self.rows, self.headroom)?;
         let _in_hand = split.cover(in_hand);
         for held in self.null_keys {
-            let _ = hand_out_unmatched(ctx, Side::Build, &held.rows, out).await?;
+            split.add_null_keys(ctx, &held.rows, out).await?;
         }
         for held in self.rows {
             split.add(ctx, held).await?;

@@ -13,6 +13,7 @@ use datafusion_common::{JoinSide, JoinType, NullEquality, Result};
 use datafusion_execution::{SendableRecordBatchStream, TaskContext};
 use futures::future::BoxFuture;
 
+use super::null_aware;
 use super::stream::GraceHashJoinStream;
 use crate::config::GraceHashJoinConfig;
 use crate::error;
@@ -99,6 +100,8 @@ pub(crate) struct SideSpec {
 pub struct GraceHashJoin {
     pub(crate) semantics: Semantics,
     pub(crate) null_equality: NullEquality,
+    /// Whether this is NOT IN.
+    pub(crate) null_aware: bool,
     pub(crate) build: SideSpec,
     pub(crate) probe: SideSpec,
     pub(crate) filter: Option<FilterSpec>,
@@ -239,7 +242,9 @@ impl GraceHashJoinBuilder {
         self
     }
 
-    /// NOT IN: a `LeftAnti` join with one key whose NULLs make the answer unknown.
+    /// NOT IN: a `LeftAnti` join with one key whose NULLs make the answer unknown. A NULL among the
+    /// probe keys leaves no row to come out; build rows with a NULL key come out only if there is no
+    /// probe row at all. Both are about all probe rows, so all must be in one partition.
     #[must_use]
     pub fn with_null_aware(mut self, null_aware: bool) -> Self {
         self.null_aware = null_aware;
@@ -285,7 +290,8 @@ impl GraceHashJoinBuilder {
 
     /// # Errors
     /// A plan error if there are no keys, if key counts or types differ, if a type cannot be hashed
-    /// and compared, if keys, filter, projection or output schema name what is not there.
+    /// and compared, if keys, filter, projection or output schema name what is not there, if a
+    /// null-aware join is no `LeftAnti` join or has several keys.
     pub fn build(self) -> Result<Arc<GraceHashJoin>> {
         let semantics = Semantics::new(self.join_type);
         let (build_source, probe_source) = self.keys.ok_or_else(error::no_keys)?;
@@ -297,7 +303,6 @@ impl GraceHashJoinBuilder {
             if !semantics.may_be_null_aware() || keys != 1 {
                 return Err(error::null_aware(self.join_type, keys));
             }
-            return Err(error::null_aware_unsupported());
         }
         let (full_schema, full_output) = semantics.output(&self.build_schema, &self.probe_schema);
         let output = Projected::new(&full_schema, &full_output, self.projection.as_deref())?;
@@ -316,7 +321,8 @@ impl GraceHashJoinBuilder {
             .map(|c| narrowed(c, &build, &probe));
         Ok(Arc::new(GraceHashJoin {
             semantics,
-            null_equality: self.null_equality,
+            null_equality: null_aware::null_equality(self.null_aware, self.null_equality),
+            null_aware: self.null_aware,
             output: output.collect::<Result<_>>()?,
             build,
             probe,

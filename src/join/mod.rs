@@ -19,6 +19,7 @@
 //! | `victim` | which buckets go to disk |
 //! | `probe`, `scan` | routing probe rows; one streamed batch against the loaded rows |
 //! | `drain`, `chunked` | pairs of runs; the skew fallback |
+//! | `null_aware` | what NOT IN does besides |
 //! | `loaded`, `columns` | rows with their table; their columns |
 //! | `assemble`, `output` | output batches; handing out |
 //!
@@ -45,6 +46,7 @@ mod columns;
 mod context;
 mod drain;
 mod loaded;
+mod null_aware;
 mod output;
 mod probe;
 mod scan;

@@ -16,10 +16,11 @@ use datafusion_execution::SendableRecordBatchStream;
 use futures::StreamExt;
 use tokio::task::coop::consume_budget;
 
-use super::build::{Built, hand_out_loaded, hand_out_unmatched};
+use super::build::{Built, Held, hand_out_loaded, hand_out_unmatched};
 use super::context::{JoinContext, all_rows, take_rows};
 use super::drain::Pair;
 use super::loaded::Loaded;
+use super::null_aware::Verdict;
 use super::output::{Flow, Output};
 use super::scan::{Ask, Scan, Step, StreamedBatch};
 use super::split::{Space, SpilledKeys, SplitBuild};
@@ -43,20 +44,33 @@ pub(crate) async fn probe(
     out: &mut Output,
 ) -> Result<Drainable> {
     let Built {
-        mut loaded,
+        loaded,
         null_keys,
         split,
         mut in_hand,
     } = built;
-    let mut split = split.map(|split| ProbeSplit::new(ctx, split));
+    let split = split.map(|split| ProbeSplit::new(ctx, split));
     if let Some(split) = &split {
         in_hand.shrink_to(in_hand.bytes().saturating_sub(split.output_bytes));
         out.bound(split.space.plan.buffer, split.output_bytes);
     }
-    if needs_probe(ctx, &loaded, split.as_ref()) {
+    let mut waiting = Some(Waiting {
+        loaded,
+        null_keys,
+        split,
+    });
+    if waiting.as_ref().is_some_and(|w| w.needs_probe(ctx)) {
         let probe = ProbeInput { input, in_hand };
-        stream(ctx, &mut loaded, split.as_mut(), probe, out).await?;
+        stream(ctx, &mut waiting, probe, out).await?;
     }
+    let Some(waiting) = waiting else {
+        return Ok(Drainable::Nothing);
+    };
+    let Waiting {
+        loaded,
+        null_keys,
+        split,
+    } = waiting;
     for held in null_keys {
         let _ = hand_out_unmatched(ctx, Side::Build, &held.rows, out).await?;
         drop(held.lease);
@@ -77,10 +91,51 @@ pub(crate) enum Drainable {
     Pairs(Space, Vec<Pair>),
 }
 
-/// Whether any probe row could come out, or make a build row come out.
-fn needs_probe(ctx: &JoinContext, loaded: &Loaded, split: Option<&ProbeSplit<'_>>) -> bool {
-    let has_build_rows = !loaded.is_empty() || split.is_some_and(ProbeSplit::has_build_rows);
-    has_build_rows || !ctx.join.semantics.nothing_without(Side::Build)
+/// The build side while probe rows pass by.
+struct Waiting<'a> {
+    loaded: Loaded,
+    /// Rows that come out when the probe input has ended.
+    null_keys: Vec<Held<RecordBatch>>,
+    split: Option<ProbeSplit<'a>>,
+}
+
+impl Waiting<'_> {
+    /// Whether any probe row could come out, or decide about a build row.
+    fn needs_probe(&self, ctx: &JoinContext) -> bool {
+        let on_disk = self.split.as_ref();
+        let has_build_rows =
+            !self.loaded.is_empty() || on_disk.is_some_and(ProbeSplit::has_build_rows);
+        let has_null_keys =
+            !self.null_keys.is_empty() || on_disk.is_some_and(|split| split.null_keys.is_some());
+        has_build_rows
+            || (has_null_keys && ctx.join.null_aware)
+            || !ctx.join.semantics.nothing_without(Side::Build)
+    }
+
+    /// Gives back the rows with a NULL key.
+    fn drop_null_keys(&mut self) {
+        self.null_keys = Vec::new();
+        if let Some(split) = &mut self.split {
+            split.null_keys = None;
+        }
+    }
+
+    /// Joins some probe rows, or sends them to the runs of their buckets.
+    async fn join(
+        &mut self,
+        ctx: &JoinContext,
+        streamed: &StreamedBatch,
+        out: &mut Output,
+    ) -> Result<()> {
+        let rows = streamed.batch.num_rows();
+        let here = match &mut self.split {
+            None => all_rows(rows).collect(),
+            Some(split) => split.route(streamed).await?,
+        };
+        let mut ask = Ask::once(here, rows);
+        let _ = join_batch(ctx, &mut self.loaded, streamed, &mut ask, out).await?;
+        Ok(())
+    }
 }
 
 /// The probe side, with the lease that covers a batch of it.
@@ -89,10 +144,11 @@ struct ProbeInput {
     in_hand: Lease,
 }
 
+/// Reads the probe input to its end, or until no more rows are wanted. Of the build side, leaves
+/// what may still come out.
 async fn stream(
     ctx: &JoinContext,
-    loaded: &mut Loaded,
-    mut split: Option<&mut ProbeSplit<'_>>,
+    waiting: &mut Option<Waiting<'_>>,
     probe: ProbeInput,
     out: &mut Output,
 ) -> Result<()> {
@@ -111,7 +167,8 @@ async fn stream(
         // Of a slice, the rest is somebody else's.
         let bytes = rows_bytes(&batch);
         ctx.stats.largest_batch_bytes.max(bytes as u64);
-        let slice = split.as_ref().map_or(usize::MAX, |s| s.slice_rows());
+        let split = waiting.as_ref().and_then(|w| w.split.as_ref());
+        let slice = split.map_or(usize::MAX, ProbeSplit::slice_rows);
         let slice = slice.min(batch.num_rows());
         // Kept until the end of the input: what is given back between batches, others take.
         in_hand.settle(in_hand.bytes().max(bytes + slice * ROW_OVERHEAD));
@@ -123,12 +180,15 @@ async fn stream(
             let keys = ctx.keys(Side::Probe, &piece)?;
             let streamed = StreamedBatch { batch: piece, keys };
             ctx.stats.probe_nanos.add_since(start);
-            let here = match split.as_deref_mut() {
-                None => all_rows(rows).collect(),
-                Some(split) => split.route(&streamed).await?,
-            };
-            let mut ask = Ask::once(here, rows);
-            let _ = join_batch(ctx, loaded, &streamed, &mut ask, out).await?;
+            match Verdict::of(ctx, &streamed.keys, rows) {
+                Verdict::Open => {}
+                Verdict::NoNullKeys => waiting.iter_mut().for_each(Waiting::drop_null_keys),
+                // Read on: an error may follow.
+                Verdict::NoRows => *waiting = None,
+            }
+            if let Some(waiting) = waiting {
+                waiting.join(ctx, &streamed, out).await?;
+            }
             from += rows;
         }
     }
@@ -175,6 +235,8 @@ struct ProbeSplit<'a> {
     space: Space,
     output_bytes: usize,
     buckets: Vec<ProbeBucket>,
+    /// Build rows that come out if there is no probe row.
+    null_keys: Option<Run>,
 }
 
 #[expect(
@@ -194,6 +256,7 @@ impl<'a> ProbeSplit<'a> {
             space,
             runs,
             bloom,
+            null_keys,
             output_bytes,
         } = split;
         let bucket = |run: Option<Run>| match run {
@@ -210,6 +273,7 @@ impl<'a> ProbeSplit<'a> {
             space,
             output_bytes,
             buckets,
+            null_keys,
         }
     }
 
@@ -267,7 +331,8 @@ impl<'a> ProbeSplit<'a> {
 
     /// The pairs of runs, once all probe rows were routed.
     async fn finish(self) -> Result<Drainable> {
-        let mut pairs = Vec::new();
+        let null_keys = self.null_keys.into_iter();
+        let mut pairs: Vec<Pair> = null_keys.map(|run| Pair::new(Some(run), None)).collect();
         for bucket in self.buckets {
             if let ProbeBucket::Spilled { build, probe } = bucket {
                 let probe = probe.finish().await?;

@@ -20,11 +20,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
 use datafusion_common::Result;
 
-use super::build::{Built, Held, RESERVED_BATCHES};
+use super::build::{Built, Held, RESERVED_BATCHES, hand_out_unmatched};
 use super::context::{JoinContext, Rows, all_rows};
 use super::loaded::{Loaded, read_run};
+use super::null_aware::NullKeyWriter;
+use super::output::Output;
 use super::victim;
 use crate::bucket::{Bloom, FanOut, Level, Scatter};
 use crate::config::SpillPolicy;
@@ -103,6 +106,8 @@ pub(crate) struct Split {
     buckets: Vec<Bucket>,
     /// Over the build rows on disk.
     bloom: Option<SpilledKeys>,
+    /// The build rows with a NULL key, where they wait for the probe side.
+    null_keys: Option<Box<NullKeyWriter>>,
     /// Covers copies of resident rows while the batch that they come from is still there.
     reserve: Lease,
     reserve_target: usize,
@@ -160,6 +165,8 @@ pub(crate) struct SplitBuild {
     pub(crate) runs: Vec<Option<Run>>,
     /// Without it, every probe row of a bucket on disk may match.
     pub(crate) bloom: Option<SpilledKeys>,
+    /// The build rows with a NULL key, if they wait for the probe side.
+    pub(crate) null_keys: Option<Run>,
     /// The part of the lease for the batch in hand that is for the output.
     pub(crate) output_bytes: usize,
 }
@@ -201,6 +208,7 @@ impl Split {
             space,
             buckets,
             bloom: SpilledKeys::new(ctx, usize::MAX),
+            null_keys: None,
             reserve: ctx.budget.empty(),
             reserve_target: 0,
         })
@@ -244,6 +252,7 @@ impl Split {
         Ok(Self {
             buckets: buckets.collect(),
             bloom: SpilledKeys::new(ctx, rows * plan.fan_out * BLOOM_BYTES_PER_ROW),
+            null_keys: None,
             space,
             reserve_target: headroom.bytes() / RESERVED_BATCHES,
             reserve: headroom,
@@ -271,6 +280,27 @@ impl Split {
                 return Ok(ctx.budget.charge(bytes));
             }
         }
+    }
+
+    /// Hands out rows with a NULL key, which have no match; those of NOT IN go to a run of their
+    /// own.
+    ///
+    /// # Errors
+    /// If spilling fails, or arrow cannot assemble the output.
+    pub(crate) async fn add_null_keys(
+        &mut self,
+        ctx: &JoinContext,
+        rows: &RecordBatch,
+        out: &mut Output,
+    ) -> Result<()> {
+        if !ctx.join.null_aware {
+            let _ = hand_out_unmatched(ctx, Side::Build, rows, out).await?;
+            return Ok(());
+        }
+        self.null_keys
+            .get_or_insert_with(|| Box::new(NullKeyWriter::new(ctx, &self.space)))
+            .push(rows)
+            .await
     }
 
     /// Sends rows to their buckets.
@@ -386,6 +416,10 @@ impl Split {
                 }
             }
         }
+        let null_keys = match self.null_keys {
+            Some(writer) => writer.finish().await?,
+            None => None,
+        };
         reload(ctx, &mut runs, &mut parts, &mut lease).await?;
         ctx.stats.spilled_buckets.add(runs.iter().flatten().count());
         ctx.stats.max_level.max(1);
@@ -395,6 +429,7 @@ impl Split {
         let split = Some(SplitBuild {
             space: self.space,
             runs,
+            null_keys,
             bloom: self.bloom.filter(|keys| keys.bloom.is_useful()),
             output_bytes: output_bytes.min(self.reserve.bytes()),
         });

@@ -2,7 +2,8 @@
 //!
 //! Job: say what there is to try. A [`Case`] is one point: join type, null equality, filter, spill
 //! pressure, key type, shape of the data, batch size, seed. Its name lists them in that order,
-//! `LeftSemi/nothing/both/half/Int64/mixed/3/42`, and [`Case::from_name`] reads it back.
+//! `LeftSemi/nothing/both/half/Int64/mixed/3/42`, and [`Case::from_name`] reads it back. A null-aware
+//! anti join is called `NotIn`.
 //! `GRACE_CASE=<name> cargo test` runs that case alone, in whichever test it belongs to.
 
 use std::fmt;
@@ -150,11 +151,15 @@ pub enum Shape {
     SameNames,
     /// As `Mixed`, without a NULL.
     NoNulls,
+    /// As `Mixed`, without a NULL on the probe side, and with many on the build side.
+    NoProbeNulls,
+    /// All build keys are NULL, no probe key is.
+    NullBuildKeys,
 }
 
 impl Shape {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Mixed,
         Self::Unique,
         Self::Skewed,
@@ -169,6 +174,8 @@ impl Shape {
         Self::Slices,
         Self::SameNames,
         Self::NoNulls,
+        Self::NoProbeNulls,
+        Self::NullBuildKeys,
     ];
 
     /// The keys that this shape is meant for.
@@ -202,6 +209,8 @@ impl Shape {
             Self::Slices => "slices",
             Self::SameNames => "same-names",
             Self::NoNulls => "no-nulls",
+            Self::NoProbeNulls => "no-probe-nulls",
+            Self::NullBuildKeys => "null-build-keys",
         }
     }
 
@@ -255,6 +264,8 @@ impl Shape {
             Self::Slices => (build.layout, probe.layout) = (Layout::Slices(20), Layout::Slices(9)),
             Self::SameNames => (build.names, probe.names) = (Names::Same, Names::Same),
             Self::NoNulls => (build.null_percent, probe.null_percent) = (0, 0),
+            Self::NoProbeNulls => (build.null_percent, probe.null_percent) = (30, 0),
+            Self::NullBuildKeys => (build.null_percent, probe.null_percent) = (100, 0),
         }
         (build, probe)
     }
@@ -265,6 +276,8 @@ impl Shape {
 pub struct Case {
     /// The join type.
     pub join_type: JoinType,
+    /// Whether it is NOT IN.
+    pub null_aware: bool,
     /// Whether NULL keys match.
     pub null_equality: NullEquality,
     /// The residual filter.
@@ -282,11 +295,29 @@ pub struct Case {
 }
 
 impl Case {
+    /// NOT IN, as plain as [`Self::new`].
+    #[must_use]
+    pub fn not_in() -> Self {
+        Self {
+            null_aware: true,
+            shape: Shape::NoProbeNulls,
+            ..Self::new(JoinType::LeftAnti)
+        }
+    }
+
+    /// The plainest join of each type, and NOT IN.
+    #[must_use]
+    pub fn of_each_type() -> Vec<Self> {
+        let types = JOIN_TYPES.into_iter().map(Self::new);
+        types.chain([Self::not_in()]).collect()
+    }
+
     /// The plainest join of this type; axes are set with the struct update syntax.
     #[must_use]
     pub fn new(join_type: JoinType) -> Self {
         Self {
             join_type,
+            null_aware: false,
             null_equality: NullEquality::NullEqualsNothing,
             filter: FilterKind::None,
             pressure: Pressure::Fits,
@@ -303,6 +334,11 @@ impl Case {
         self.small_pool_has_data_that_exceeds_it()
             && self.large_data_is_there_for_a_pool()
             && self.one_wide_key_is_a_wide_key()
+            && self.not_in_is_an_anti_join_with_one_key()
+    }
+
+    fn not_in_is_an_anti_join_with_one_key(&self) -> bool {
+        !self.null_aware || (self.join_type == JoinType::LeftAnti && !self.key.is_several())
     }
 
     /// Some join types keep nothing but keys of the build side.
@@ -329,11 +365,26 @@ impl Case {
             // A marked bucket that no row enters has no file.
             _ if build.rows == 0 && probe.rows == 0 => Spills::MustNot,
             _ if build.rows == 0 => Spills::May,
+            // Rows with a NULL key are handed out, or dropped, but for NOT IN, which keeps them.
+            _ if self.fills_no_bucket() && !self.null_aware => Spills::MustNot,
             // A single key is in a bucket that is marked or in one that isn't.
             Pressure::Half if self.has_few_buckets() => Spills::May,
             Pressure::SmallPool if !self.keeps_wide_build_rows() => Spills::May,
             _ => Spills::Must,
         }
+    }
+
+    /// Whether no build row can match.
+    fn fills_no_bucket(&self) -> bool {
+        let matches_nothing =
+            self.null_aware || self.null_equality == NullEquality::NullEqualsNothing;
+        self.shape == Shape::NullBuildKeys && matches_nothing
+    }
+
+    /// Whether a NULL among the probe keys may decide that nothing comes out.
+    #[must_use]
+    pub fn may_be_undecidable(&self) -> bool {
+        self.null_aware && self.shape.specs().1.null_percent > 0
     }
 
     /// Whether what is kept of a build row is large: columns that come out, or its key.
@@ -347,7 +398,7 @@ impl Case {
     }
 
     fn has_few_buckets(&self) -> bool {
-        self.shape == Shape::OneKey || self.key == KeyKind::Boolean
+        matches!(self.shape, Shape::OneKey | Shape::NullBuildKeys) || self.key == KeyKind::Boolean
     }
 
     /// The inputs.
@@ -370,8 +421,14 @@ impl Case {
             let wrong = |e| Failure::new(name, format!("part {index} is no number: {e}"));
             part(index).parse::<u64>().map_err(wrong)
         };
+        let types: Vec<_> = Self::of_each_type()
+            .iter()
+            .map(|case| (case.join_type, case.null_aware))
+            .collect();
+        let (join_type, null_aware) = pick(name, part(0), &types, |(j, n)| type_name(j, n))?;
         let case = Self {
-            join_type: pick(name, part(0), &JOIN_TYPES, |j| format!("{j:?}"))?,
+            join_type,
+            null_aware,
             null_equality: pick(name, part(1), &NULL_EQUALITIES, |n| {
                 nulls_name(n).to_string()
             })?,
@@ -396,8 +453,8 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?}/{}/{:?}/{}/{:?}/{}/{}/{}",
-            self.join_type,
+            "{}/{}/{:?}/{}/{:?}/{}/{}/{}",
+            type_name(self.join_type, self.null_aware),
             nulls_name(self.null_equality),
             self.filter,
             self.pressure.name(),
@@ -406,6 +463,13 @@ impl fmt::Display for Case {
             self.batch_size,
             self.seed
         )
+    }
+}
+
+fn type_name(join_type: JoinType, null_aware: bool) -> String {
+    match null_aware {
+        true => "NotIn".to_string(),
+        false => format!("{join_type:?}"),
     }
 }
 

@@ -98,6 +98,12 @@ impl KeyKind {
         Self::Wide,
     ];
 
+    /// Whether it is more than one column.
+    #[must_use]
+    pub fn is_several(self) -> bool {
+        matches!(self, Self::Pair | Self::Four)
+    }
+
     /// The key columns for these codes.
     ///
     /// # Errors

@@ -309,6 +309,7 @@ impl Case {
             .with_on((0..build.v).map(|key| (key, key)).collect())
             .with_join_type(self.join_type)
             .with_null_equality(self.null_equality)
+            .with_null_aware(self.null_aware)
             .with_filter(self.filter.filter(build.v, probe.v));
         Ok(Setting {
             join: change(join).build()?,
@@ -355,7 +356,7 @@ impl Case {
             on,
             join_type: self.join_type,
             null_equality: self.null_equality,
-            null_aware: false,
+            null_aware: self.null_aware,
             filter: self.filter.filter(build.v, probe.v).as_deref(),
             projection,
         }

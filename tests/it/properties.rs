@@ -6,7 +6,7 @@ use std::fmt::Debug;
 
 use grace_hash_join::testing::cases::BATCH_SIZES;
 use grace_hash_join::testing::{
-    Case, FilterKind, JOIN_TYPES, KeyKind, NULL_EQUALITIES, Pressure, Shape, check,
+    Case, FilterKind, KeyKind, NULL_EQUALITIES, Pressure, Shape, check,
 };
 use grace_hash_join::{GraceHashJoinConfig, SpillPolicy};
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn any_of<T: Clone + Debug + 'static>(values: &'static [T]) -> impl Strategy<Val
 /// Any valid case of small data.
 fn cases() -> impl Strategy<Value = Case> {
     let question = (
-        any_of(&JOIN_TYPES),
+        select(Case::of_each_type()),
         any_of(&NULL_EQUALITIES),
         any_of(&FilterKind::ALL),
         any_of(&KeyKind::ALL),
@@ -34,7 +34,7 @@ fn cases() -> impl Strategy<Value = Case> {
     );
     (question, surroundings)
         .prop_map(|(question, surroundings)| {
-            let (join_type, null_equality, filter, key) = question;
+            let (join, null_equality, filter, key) = question;
             let (pressure, shape, batch_size, seed) = surroundings;
             Case {
                 null_equality,
@@ -44,7 +44,7 @@ fn cases() -> impl Strategy<Value = Case> {
                 shape,
                 batch_size,
                 seed,
-                ..Case::new(join_type)
+                ..join
             }
         })
         .prop_filter("small data in a valid combination", |case| {

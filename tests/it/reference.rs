@@ -50,6 +50,7 @@ pub(crate) async fn run_tables(
     .with_projection(projection)
     .with_partition_mode(PartitionMode::CollectLeft)
     .with_null_equality(case.null_equality)
+    .with_null_aware(case.null_aware)
     .build()?;
     let schema = join.schema();
     let batches =

@@ -106,11 +106,7 @@ impl Target for Faults {
 
     async fn check(&self) -> Result<(), String> {
         let told = |error: DataFusionError| error.to_string();
-        let setting = match self.query.setting(&self.engine) {
-            Ok(setting) => setting,
-            Err(DataFusionError::NotImplemented(_)) if self.query.null_aware => return Ok(()),
-            Err(error) => return Err(told(error)),
-        };
+        let setting = self.query.setting(&self.engine).map_err(told)?;
         let pool = Arc::new(RefusingPool::new(self.pool.make(), self.refusal));
         let files = (self.engine.chunk, self.file);
         let around = Around::new(pool, self.engine.batch_size, files)?;
@@ -185,7 +181,7 @@ impl Faults {
         let is_read = self.query.needs_probe(build);
         let failed = failed(self.build, stats.build_batches)
             || failed(self.probe, stats.probe_batches) && is_read;
-        if failed && self.query.limit.is_none() && !self.query.null_aware {
+        if failed && self.query.limit.is_none() {
             return Err(format!("an input failed, and nothing said so: {stats:?}"));
         }
         Ok(())

@@ -42,11 +42,7 @@ impl Target for Join {
 
     async fn check(&self) -> Result<(), String> {
         let told = |error: DataFusionError| error.to_string();
-        let setting = match self.query.setting(&self.engine) {
-            Ok(setting) => setting,
-            Err(DataFusionError::NotImplemented(_)) if self.query.null_aware => return Ok(()),
-            Err(error) => return Err(told(error)),
-        };
+        let setting = self.query.setting(&self.engine).map_err(told)?;
         let expected = self.query.expected(&setting.build, &setting.probe);
         let files = (self.engine.chunk, FileFault::Never);
         let around = Around::new(self.pool.make(), self.engine.batch_size, files)?;
@@ -118,7 +114,7 @@ impl Join {
 
     /// Whether nothing lets the join end early.
     fn reads_all(&self) -> bool {
-        self.query.limit.is_none() && !self.query.null_aware && self.query.probe.rows > 0
+        self.query.limit.is_none() && self.query.probe.rows > 0
     }
 }
 
