@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array, new_null_array};
-use arrow::compute::take;
+use arrow::array::{
+    ArrayRef, BooleanArray, BooleanBufferBuilder, RecordBatch, UInt32Array, new_null_array,
+};
+use arrow::compute::{FilterBuilder, FilterPredicate, take};
 use datafusion_common::Result;
 
-use super::columns::{LoadedRows, Picked};
+use super::columns::{InOrder, LoadedRows, Picked};
 use super::context::{JoinContext, new_batch};
 use crate::error;
 use crate::semantics::{OutputColumn, Side};
@@ -15,10 +17,10 @@ use crate::semantics::{OutputColumn, Side};
 pub(crate) enum Source<'a> {
     /// Loaded rows by number.
     Loaded(&'a LoadedRows, Picked<'a>),
-    /// Consecutive rows of a batch, from the given one on.
-    Slice(&'a RecordBatch, usize),
-    /// Rows of a batch by number.
-    Take(&'a RecordBatch, UInt32Array),
+    /// Loaded rows of one piece, in their order.
+    InOrder(&'a LoadedRows, InOrder),
+    /// Rows of a batch.
+    Batch(&'a RecordBatch, Selection),
     /// NULL in every row.
     Null,
 }
@@ -29,13 +31,19 @@ impl<'a> Source<'a> {
         Self::Loaded(loaded, Picked::new(rows))
     }
 
-    /// Rows of a batch by number. Most probe batches of a foreign-key join pass as they are; a small
-    /// part of a batch is copied, so that it does not keep the rest.
+    /// Loaded rows by number, ascending, all of one piece.
+    pub(crate) fn in_order(loaded: &'a LoadedRows, rows: &[u32]) -> Self {
+        Self::InOrder(loaded, InOrder::new(loaded, rows))
+    }
+
+    /// All rows of a batch.
+    pub(crate) fn whole(batch: &'a RecordBatch) -> Self {
+        Self::Batch(batch, Selection::Slice { first: 0 })
+    }
+
+    /// Rows of a batch by number, ascending.
     pub(crate) fn of_batch(batch: &'a RecordBatch, rows: &[u32]) -> Self {
-        match consecutive(rows) {
-            Some(first) if rows.len() * 2 >= batch.num_rows() => Self::Slice(batch, first),
-            _ => Self::Take(batch, UInt32Array::from(rows.to_vec())),
-        }
+        Self::Batch(batch, Selection::new(rows, batch.num_rows()))
     }
 
     fn column(
@@ -48,8 +56,8 @@ impl<'a> Source<'a> {
         let of = |batch: &'a RecordBatch| batch.columns().get(index).ok_or_else(missing);
         match self {
             Self::Loaded(loaded, picked) => loaded.gather(index, picked),
-            Self::Slice(batch, first) => Ok(of(batch)?.slice(*first, rows)),
-            Self::Take(batch, rows) => Ok(take(of(batch)?, rows, None)?),
+            Self::InOrder(loaded, in_order) => loaded.pick(index, in_order),
+            Self::Batch(batch, selection) => selection.of(of(batch)?, rows),
             Self::Null => {
                 let fields = ctx.side(side).schema.fields();
                 let field = fields.get(index).ok_or_else(missing)?;
@@ -59,14 +67,59 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The first of `numbers` if each is one more than the one before.
-fn consecutive(numbers: &[u32]) -> Option<usize> {
-    let (first, last) = (*numbers.first()?, *numbers.last()?);
-    let is_dense = (last.checked_sub(first)? as usize) == numbers.len() - 1
-        && numbers
-            .windows(2)
-            .all(|pair| matches!(pair, [a, b] if a < b));
-    is_dense.then_some(first as usize)
+/// Rows of an array, in their order.
+pub(crate) enum Selection {
+    /// Consecutive rows.
+    Slice { first: usize },
+    /// Most rows, once each: copied by stretches.
+    Filter(FilterPredicate),
+    /// Rows by number.
+    Take(UInt32Array),
+}
+
+impl Selection {
+    /// A selection of at least so many fifths is copied by stretches.
+    const MOST_FIFTHS: usize = 4;
+
+    /// Rows by number, ascending, out of `total`. Most probe batches of a foreign-key join pass as
+    /// they are; a small part of a batch is copied, so that it does not keep the rest.
+    pub(crate) fn new(rows: &[u32], total: usize) -> Self {
+        let by_number = || Self::Take(UInt32Array::from(rows.to_vec()));
+        if rows.len() * 2 < total {
+            return by_number();
+        }
+        let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
+            return by_number();
+        };
+        let span = (last - first) as usize + 1;
+        let is_ascending = || rows.windows(2).all(|pair| matches!(pair, [a, b] if a < b));
+        if span == rows.len() && is_ascending() {
+            let first = *first as usize;
+            return Self::Slice { first };
+        }
+        if rows.len() * 5 < total * Self::MOST_FIFTHS || !is_ascending() {
+            return by_number();
+        }
+        let mut is_selected = BooleanBufferBuilder::new(total);
+        is_selected.append_n(total, false);
+        for row in rows {
+            is_selected.set_bit(*row as usize, true);
+        }
+        let is_selected = BooleanArray::new(is_selected.finish(), None);
+        Self::Filter(FilterBuilder::new(&is_selected).optimize().build())
+    }
+
+    /// The selected rows, `rows` of them, of an array.
+    ///
+    /// # Errors
+    /// If arrow cannot copy the array's type.
+    pub(crate) fn of(&self, array: &ArrayRef, rows: usize) -> Result<ArrayRef> {
+        Ok(match self {
+            Self::Slice { first } => array.slice(*first, rows),
+            Self::Filter(predicate) => predicate.filter(array)?,
+            Self::Take(rows) => take(array, rows, None)?,
+        })
+    }
 }
 
 /// Sources for both sides.

@@ -316,7 +316,7 @@ pub(crate) async fn hand_out_unmatched(
         let piece = rows.slice(from, most.min(rows.num_rows() - from));
         let mark = (output == RowOutput::Marked)
             .then(|| BooleanArray::from(vec![false; piece.num_rows()]));
-        let sources = Sources::new(side, Source::Slice(&piece, 0), Source::Null);
+        let sources = Sources::new(side, Source::whole(&piece), Source::Null);
         if out
             .push(assemble(ctx, &sources, piece.num_rows(), mark)?)
             .await?
@@ -345,17 +345,26 @@ pub(crate) async fn hand_out_loaded(
     let row_bytes = loaded.rows.row_bytes().max(loaded.rows.widest()).max(1);
     let most = (out.most_bytes() / row_bytes).clamp(1, ctx.batch_size.max(1));
     let mut rows = Vec::with_capacity(most);
-    let mut wanted = all_rows(loaded.rows.len()).filter(|row| match output {
+    let is_wanted = |row: usize| match output {
         RowOutput::Nothing => false,
-        RowOutput::Matched => matched.get(*row as usize),
-        RowOutput::Unmatched => !matched.get(*row as usize),
+        RowOutput::Matched => matched.get(row),
+        RowOutput::Unmatched => !matched.get(row),
         RowOutput::Marked => true,
-    });
-    loop {
+    };
+    let mut from = 0;
+    while from < loaded.rows.len() {
+        let end = loaded.rows.piece_end(from);
         rows.clear();
-        rows.extend(wanted.by_ref().take(most));
+        let wanted = all_rows(end)
+            .skip(from)
+            .filter(|row| is_wanted(*row as usize));
+        rows.extend(wanted.take(most));
+        from = match rows.last() {
+            Some(last) if rows.len() == most => *last as usize + 1,
+            _ => end,
+        };
         if rows.is_empty() {
-            return Ok(out.flow());
+            continue;
         }
         let mark = (output == RowOutput::Marked).then(|| {
             rows.iter()
@@ -364,11 +373,12 @@ pub(crate) async fn hand_out_loaded(
         });
         let sources = Sources::new(
             loaded.side,
-            Source::loaded(&loaded.rows, &rows),
+            Source::in_order(&loaded.rows, &rows),
             Source::Null,
         );
         if out.push(assemble(ctx, &sources, rows.len(), mark)?).await? == Flow::Enough {
             return Ok(Flow::Enough);
         }
     }
+    Ok(out.flow())
 }

@@ -157,6 +157,19 @@ impl GraceHashJoin {
         &self.config
     }
 
+    /// Whether a column of one side's loaded rows is looked up in the order of the streamed rows, and
+    /// not only handed out in its own.
+    pub(crate) fn looks_up(&self, side: Side, index: usize) -> bool {
+        let spec = match side {
+            Side::Build => &self.build,
+            Side::Probe => &self.probe,
+        };
+        let filter = self.filter.iter().flat_map(|filter| &filter.columns);
+        self.semantics.pairs()
+            || spec.key_columns.contains(&index)
+            || filter.into_iter().any(|column| *column == (side, index))
+    }
+
     /// Joins one partition. Nothing happens before the first poll; dropping the stream frees its
     /// memory and files in every state.
     ///

@@ -1,4 +1,5 @@
-//! Columns of loaded rows: in one piece where memory for merging was granted, in many otherwise.
+//! Columns of loaded rows: in one piece where they are looked up in the order of the streamed rows and
+//! memory for merging was granted, in many otherwise.
 
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use datafusion_common::Result;
 
+use super::assemble::Selection;
 use super::context::{JoinContext, new_batch};
 use crate::error;
 use crate::keys;
@@ -50,22 +52,44 @@ impl<'a> Picked<'a> {
     }
 }
 
+/// Rows of one piece to copy, in their order, with what all columns need to know of them.
+pub(crate) struct InOrder {
+    piece: usize,
+    /// Numbers in the piece.
+    of_piece: Selection,
+    /// Numbers among all rows.
+    of_all: UInt32Array,
+}
+
+impl InOrder {
+    /// `rows` are numbers of one piece's rows, ascending.
+    pub(crate) fn new(loaded: &LoadedRows, rows: &[u32]) -> Self {
+        let first = rows.first().copied().unwrap_or_default();
+        let (piece, _) = loaded.locate(first);
+        let start = loaded.starts.get(piece).copied().unwrap_or_default();
+        let end = loaded.piece_end(first as usize);
+        let in_piece: Vec<u32> = rows.iter().map(|row| row - start).collect();
+        Self {
+            piece,
+            of_piece: Selection::new(&in_piece, end - start as usize),
+            of_all: UInt32Array::from(rows.to_vec()),
+        }
+    }
+}
+
 enum LoadedColumn {
     Merged(ArrayRef),
     Pieces(Vec<ArrayRef>),
 }
 
 impl LoadedRows {
-    /// Columns that came in many pieces are merged one at a time, where memory for the copy is
-    /// granted.
+    /// Columns that came in many pieces are merged one at a time, if they are looked up in the order
+    /// of the streamed rows, and where memory for the copy is granted.
     ///
     /// # Errors
     /// If arrow cannot merge a column's type.
-    pub(crate) fn new(
-        ctx: &JoinContext,
-        schema: &SchemaRef,
-        batches: Vec<RecordBatch>,
-    ) -> Result<Self> {
+    pub(crate) fn new(ctx: &JoinContext, side: Side, batches: Vec<RecordBatch>) -> Result<Self> {
+        let schema = &ctx.side(side).schema;
         let mut starts = Vec::with_capacity(batches.len());
         let mut len = 0_usize;
         for batch in &batches {
@@ -85,11 +109,12 @@ impl LoadedRows {
         }
         let (mut needed, mut widest) = (0, 0);
         let mut columns = Vec::with_capacity(pieces.len());
-        for (field, pieces) in schema.fields().iter().zip(pieces) {
-            let column = if pieces.is_empty() {
-                LoadedColumn::Merged(new_null_array(field.data_type(), 0))
-            } else {
-                merge(ctx, pieces)?
+        for (index, pieces) in pieces.into_iter().enumerate() {
+            let column = match pieces.as_slice() {
+                [] => LoadedColumn::Merged(new_null_array(schema.field(index).data_type(), 0)),
+                [only] => LoadedColumn::Merged(Arc::clone(only)),
+                _ if ctx.join.looks_up(side, index) => merge(ctx, pieces)?,
+                _ => LoadedColumn::Pieces(pieces),
             };
             needed += column.pieces().iter().map(needed_bytes).sum::<usize>();
             widest += column.pieces().iter().map(widest_value).max().unwrap_or(0);
@@ -142,6 +167,35 @@ impl LoadedRows {
             LoadedColumn::Merged(array) => Ok(take(array, &picked.indices, None)?),
             LoadedColumn::Pieces(_) => self.interleave(column, picked),
         }
+    }
+
+    /// Column `index` of rows of one piece.
+    ///
+    /// # Errors
+    /// If arrow cannot copy the column's type.
+    pub(crate) fn pick(&self, index: usize, in_order: &InOrder) -> Result<ArrayRef> {
+        let rows = &in_order.of_all;
+        match self.columns.get(index) {
+            // Not by slicing, which would keep the whole column.
+            Some(LoadedColumn::Merged(array)) => Ok(take(array, rows, None)?),
+            Some(LoadedColumn::Pieces(pieces)) => match pieces.get(in_order.piece) {
+                Some(piece) => in_order.of_piece.of(piece, rows.len()),
+                None => Err(error::internal("a piece of a loaded column is missing")),
+            },
+            None => Err(error::internal("a loaded column is missing")),
+        }
+    }
+
+    /// Where the piece of a row ends: all rows are one if no column is in pieces.
+    pub(crate) fn piece_end(&self, row: usize) -> usize {
+        let is_merged = |column: &LoadedColumn| matches!(column, LoadedColumn::Merged(_));
+        if self.columns.iter().all(is_merged) {
+            return self.len;
+        }
+        let after = self.starts.partition_point(|start| *start as usize <= row);
+        self.starts
+            .get(after)
+            .map_or(self.len, |start| *start as usize)
     }
 
     fn interleave(&self, column: &LoadedColumn, picked: &Picked<'_>) -> Result<ArrayRef> {
@@ -219,9 +273,6 @@ impl LoadedColumn {
 
 /// One array out of many, if memory for the copy is granted.
 fn merge(ctx: &JoinContext, pieces: Vec<ArrayRef>) -> Result<LoadedColumn> {
-    if let [only] = pieces.as_slice() {
-        return Ok(LoadedColumn::Merged(Arc::clone(only)));
-    }
     let bytes = pieces.iter().map(column_bytes).sum::<usize>();
     if bytes > MAX_MERGED_BYTES {
         return Ok(LoadedColumn::Pieces(pieces));

@@ -46,6 +46,18 @@ impl JoinContext {
         MAX_ROWS
     }
 
+    /// Whether hashes are made worse than they are, so that tables of hashes are to be seen at work.
+    #[cfg_attr(
+        not(feature = "testing"),
+        expect(clippy::unused_self, reason = "only tests force collisions")
+    )]
+    pub(crate) fn has_forced_collisions(&self) -> bool {
+        #[cfg(feature = "testing")]
+        return self.join.config.hash_mask() != u64::MAX;
+        #[cfg(not(feature = "testing"))]
+        false
+    }
+
     /// The needed columns of an input batch.
     pub(crate) fn narrow(&self, side: Side, batch: &RecordBatch) -> Result<RecordBatch> {
         let spec = self.side(side);

@@ -4,23 +4,34 @@
 //! # Memory
 //!
 //! A table of `n` rows costs [`Loaded::extra_bytes`] besides the rows: 8 `n` for the directory, 4 `n`
-//! for the chains, 8 `n` for the hashes, `n / 8` for match bits where the join type needs them. It
-//! is reserved before the table is built. Columns that came in many pieces are merged one at a time
-//! where memory for the largest one is granted, each piece released as its column is done; a column
-//! that is refused, or too long for 32-bit offsets, stays in pieces and is gathered from those.
+//! for the chains, `n / 8` for match bits where the join type needs them. It is reserved before the
+//! table is built. A directory that is addressed by the keys themselves may take more, where that is
+//! granted. Columns that came in many pieces are merged one at a time where memory for the largest
+//! one is granted, each piece released as its column is done; a column that is refused, or too long
+//! for 32-bit offsets, stays in pieces and is gathered from those.
 
-use arrow::array::ArrayRef;
-use arrow::buffer::ScalarBuffer;
+use arrow::array::{Array, ArrayRef};
 use arrow::record_batch::RecordBatch;
 use datafusion_common::Result;
 
 use super::columns::LoadedRows;
 use super::context::{JoinContext, Rows};
 use crate::error;
+use crate::keys::{self, KeyRange};
 use crate::memory::{Lease, unshare};
 use crate::semantics::{RowOutput, Side};
 use crate::spill::Run;
-use crate::table::{JoinTable, MAX_ROWS, MatchedBits};
+use crate::table::{JoinTable, MAX_ROWS, MatchedBits, TableBuilder};
+
+/// The most slots for each row of a table that is addressed by keys: a quarter of the range of keys
+/// is there, and the directory no more than twice the size of one that is addressed by hashes.
+const DIRECT_SLOTS_PER_ROW: usize = 4;
+
+/// As many slots are always few enough.
+const DIRECT_SLOTS: usize = 1024;
+
+/// Keys of one column that are turned into numbers at a time.
+const NUMBERS: usize = 1024;
 
 /// One side's rows with everything that finding matches in them takes.
 pub(crate) struct Loaded {
@@ -60,21 +71,23 @@ impl Loaded {
         if total > MAX_ROWS {
             return Err(error::too_many_rows(ctx.partition, total, MAX_ROWS));
         }
-        let schema = &ctx.side(side).schema;
-        let mut hashes = Vec::with_capacity(total);
-        let mut batches = Vec::with_capacity(parts.len());
-        for part in parts {
-            hashes.extend_from_slice(&part.hashes);
-            batches.push(part.batch);
-        }
-        let table = JoinTable::new(ScalarBuffer::from(hashes));
-        let rows = LoadedRows::new(ctx, schema, batches)?;
+        let (batches, hashes): (Vec<_>, Vec<_>) = parts
+            .into_iter()
+            .map(|part| (part.batch, part.hashes))
+            .unzip();
+        let rows = LoadedRows::new(ctx, side, batches)?;
         let (keys, key_starts) = rows.keys(ctx, side)?;
+        let table = match direct_table(ctx, &keys, total, &mut lease) {
+            Some(table) => table,
+            None => hashed_table(&hashes, total),
+        };
+        drop(hashes);
         let matched = match ctx.join.semantics.rows(side) {
             RowOutput::Nothing => None,
             _ => Some(MatchedBits::new(total)),
         };
-        lease.settle(rows.bytes_with(&keys) + Self::extra_bytes(ctx, side, total));
+        let bits = matched.as_ref().map_or(0, |_| MatchedBits::size_of(total));
+        lease.settle(rows.bytes_with(&keys) + table.bytes() + bits);
         Ok(Self {
             side,
             rows,
@@ -89,6 +102,50 @@ impl Loaded {
     pub(crate) fn is_empty(&self) -> bool {
         self.table.len() == 0
     }
+}
+
+fn hashed_table(hashes: &[Vec<u64>], rows: usize) -> JoinTable {
+    let mut table = TableBuilder::hashed(rows);
+    for hashes in hashes.iter().rev() {
+        table.prepend(hashes);
+    }
+    table.finish()
+}
+
+/// A table that is addressed by the keys, if they are whole numbers close together and memory for
+/// what it takes more than a hash table is granted.
+fn direct_table(
+    ctx: &JoinContext,
+    keys: &[Vec<ArrayRef>],
+    rows: usize,
+    lease: &mut Lease,
+) -> Option<JoinTable> {
+    let column = || keys.iter().filter_map(|columns| columns.first());
+    let is_single = keys.iter().all(|columns| columns.len() == 1);
+    if !is_single || ctx.has_forced_collisions() {
+        return None;
+    }
+    let KeyRange { smallest, span } = keys::key_range(column())?;
+    let slots = usize::try_from(span).ok()?.checked_add(1)?;
+    if slots > (rows * DIRECT_SLOTS_PER_ROW).max(DIRECT_SLOTS) {
+        return None;
+    }
+    let more = JoinTable::direct_size_of(rows, slots).saturating_sub(JoinTable::size_of(rows));
+    if !lease.try_extend(more) {
+        return None;
+    }
+    let mut table = TableBuilder::direct(rows, smallest, slots);
+    let mut numbers = Vec::with_capacity(NUMBERS.min(rows));
+    for column in column().collect::<Vec<_>>().into_iter().rev() {
+        let mut until = column.len();
+        while until > 0 {
+            let from = until.saturating_sub(NUMBERS);
+            keys::ordinals(&column.slice(from, until - from), &mut numbers);
+            table.prepend(&numbers);
+            until = from;
+        }
+    }
+    Some(table.finish())
 }
 
 /// Reads a whole run to be loaded with `others` rows, or nothing if memory for it, with its part of

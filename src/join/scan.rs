@@ -33,10 +33,13 @@ use super::columns::LoadedRows;
 use super::context::{JoinContext, all_rows};
 use super::loaded::Loaded;
 use crate::error;
-use crate::keys::{KeyComparator, Keys};
+use crate::keys::{KeyComparator, Keys, ordinals};
 use crate::memory::{rows_bytes, widest_value};
 use crate::semantics::{RowOutput, Side};
-use crate::table::{Candidates, Cursor, JoinTable, MatchedBits, NO_ROW, Streamed};
+use crate::table::{Candidates, Cursor, JoinTable, Link, MatchedBits, NO_ROW, Streamed};
+
+/// Keys of one column that are turned into numbers at a time.
+const NUMBERS: usize = 1024;
 
 /// A streamed batch: the needed columns, and the keys.
 pub(crate) struct StreamedBatch {
@@ -82,10 +85,12 @@ pub(crate) struct Scan<'a> {
     rows: &'a LoadedRows,
     table: &'a JoinTable,
     loaded_bits: Option<&'a mut MatchedBits>,
-    comparator: KeyComparator<'a>,
+    /// Where candidates may have other keys.
+    comparator: Option<KeyComparator<'a>>,
     streamed: &'a StreamedBatch,
     ask: &'a mut Ask,
-    heads: Vec<u32>,
+    /// The part of each row's chain that is still to be walked.
+    heads: Vec<Link>,
     /// Streamed rows whose chains are walked; the same as the rows asked about, or fewer.
     walk: Vec<u32>,
     cursor: Cursor,
@@ -116,14 +121,12 @@ impl<'a> Scan<'a> {
             matched,
             ..
         } = loaded;
-        let mut heads = Vec::with_capacity(streamed.keys.hashes.len());
-        table.heads(&streamed.keys.hashes, &mut heads);
-        if let Some(valid) = &streamed.keys.valid {
-            for (head, valid) in heads.iter_mut().zip(valid.iter()) {
-                *head = if valid { *head } else { NO_ROW };
-            }
-        }
-        let comparator = KeyComparator::new(keys, key_starts, &streamed.keys.columns)?;
+        let comparator = if table.is_direct() {
+            None
+        } else {
+            let columns = &streamed.keys.columns;
+            Some(KeyComparator::new(keys, key_starts, columns)?)
+        };
         let most_pairs = most_pairs(ctx, rows, &streamed.batch, most_bytes);
         let mut scan = Self {
             ctx,
@@ -135,7 +138,7 @@ impl<'a> Scan<'a> {
             streamed,
             walk: ask.rows.clone(),
             ask,
-            heads,
+            heads: heads(table, &streamed.keys),
             cursor: Cursor::default(),
             candidates: Candidates::default(),
             ready: Candidates::default(),
@@ -169,46 +172,65 @@ impl<'a> Scan<'a> {
             return;
         }
         let first = self.first_matches();
-        let first = |row: u32| first.get(row as usize).copied().unwrap_or(NO_ROW);
-        match self.loaded_bits.as_deref_mut() {
+        let Self {
+            walk,
+            table,
+            loaded_bits,
+            ask,
+            heads,
+            ..
+        } = self;
+        match loaded_bits {
             // A key's rows are marked together, so a chain whose first match is marked was walked
             // before, or will be for an earlier row of this batch.
-            Some(bits) => self
-                .walk
-                .retain(|row| first(*row) != NO_ROW && bits.set(first(*row) as usize)),
+            Some(bits) => walk.retain(|row| {
+                let first = first[*row as usize];
+                if first == Link::NONE || !bits.set(table.row(first) as usize) {
+                    return false;
+                }
+                heads[*row as usize] = table.after(first);
+                heads[*row as usize] != Link::NONE
+            }),
             None => {
-                for row in self.walk.drain(..).filter(|row| first(*row) != NO_ROW) {
-                    self.ask.matched.set(row as usize);
+                for row in walk.drain(..) {
+                    if first[row as usize] != Link::NONE {
+                        ask.matched.set(row as usize);
+                    }
                 }
             }
         }
     }
 
-    /// The first matching loaded row of each streamed row to walk, by rounds over all of them: a
-    /// row whose candidate of this round has another key stands on its next one in the next round.
-    fn first_matches(&self) -> Vec<u32> {
+    /// The link to the first matching loaded row of each streamed row to walk, by rounds over all of
+    /// them: a row whose candidate of this round has another key stands on its next one in the next
+    /// round.
+    fn first_matches(&self) -> Vec<Link> {
+        let Some(comparator) = &self.comparator else {
+            return self.heads.clone();
+        };
         let hashes = &self.streamed.keys.hashes;
-        let mut first = vec![NO_ROW; self.heads.len()];
-        let seek = |from: u32, row: u32| self.table.seek(from, hashes[row as usize]);
-        let mut at: Vec<(u32, u32)> = self
+        let mut first = vec![Link::NONE; self.heads.len()];
+        let seek = |from: Link, row: u32| self.table.seek(from, hashes[row as usize]);
+        let mut at: Vec<(Link, u32)> = self
             .walk
             .iter()
             .map(|row| (seek(self.heads[*row as usize], *row), *row))
-            .filter(|(loaded, _)| *loaded != NO_ROW)
+            .filter(|(link, _)| *link != Link::NONE)
             .collect();
         while !at.is_empty() {
             self.ctx.stats.candidates.add(at.len());
-            let (mut loaded, mut streamed) = at.iter().copied().unzip();
-            self.comparator.retain_equal(&mut loaded, &mut streamed);
-            for (loaded, row) in loaded.into_iter().zip(streamed) {
-                first[row as usize] = loaded;
-            }
-            at.retain_mut(|(loaded, row)| {
-                if first[*row as usize] != NO_ROW {
+            let loaded = at.iter().map(|(link, _)| self.table.row(*link)).collect();
+            let streamed = at.iter().map(|(_, row)| *row).collect();
+            let mut pairs = Candidates { loaded, streamed };
+            comparator.retain_equal(&mut pairs.loaded, &mut pairs.streamed);
+            let mut equal = pairs.streamed.into_iter().peekable();
+            at.retain_mut(|(link, row)| {
+                if equal.next_if_eq(row).is_some() {
+                    first[*row as usize] = *link;
                     return false;
                 }
-                *loaded = seek(self.table.after(*loaded), *row);
-                *loaded != NO_ROW
+                *link = seek(self.table.after(*link), *row);
+                *link != Link::NONE
             });
         }
         first
@@ -240,7 +262,9 @@ impl<'a> Scan<'a> {
         );
         self.ctx.stats.candidates.add(self.candidates.loaded.len());
         let Candidates { loaded, streamed } = &mut self.candidates;
-        self.comparator.retain_equal(loaded, streamed);
+        if let Some(comparator) = &self.comparator {
+            comparator.retain_equal(loaded, streamed);
+        }
         self.apply_filter()?;
         if let Some(bits) = self.loaded_bits.as_deref_mut() {
             self.candidates
@@ -375,6 +399,31 @@ impl<'a> Scan<'a> {
         let sources = Sources::new(self.side, Source::Null, streamed);
         assemble(self.ctx, &sources, rows.len(), mark).map(Step::Batch)
     }
+}
+
+/// The chain of each streamed row; none where it cannot match.
+fn heads(table: &JoinTable, keys: &Keys) -> Vec<Link> {
+    let mut heads = Vec::with_capacity(keys.hashes.len());
+    let column = keys.columns.first().filter(|_| table.is_direct());
+    match column {
+        None => table.heads(&keys.hashes, &mut heads),
+        Some(column) => {
+            let mut numbers = Vec::with_capacity(NUMBERS.min(column.len()));
+            for from in (0..column.len()).step_by(NUMBERS) {
+                let piece = column.slice(from, NUMBERS.min(column.len() - from));
+                ordinals(&piece, &mut numbers);
+                table.heads(&numbers, &mut heads);
+            }
+        }
+    }
+    // No row of a table that is addressed by keys has a NULL, whatever NULLs equal.
+    let valid = column.map_or(keys.valid.as_ref(), |column| column.nulls());
+    if let Some(valid) = valid {
+        for (head, valid) in heads.iter_mut().zip(valid.iter()) {
+            *head = if valid { *head } else { Link::NONE };
+        }
+    }
+    heads
 }
 
 /// How many pairs a step may give: about `most_bytes`, whichever rows they are, and a batch.

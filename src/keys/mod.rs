@@ -8,6 +8,7 @@
 
 mod compare;
 mod hash;
+mod ordinal;
 
 use arrow::array::{Array, ArrayRef, make_comparator, new_null_array};
 use arrow::buffer::NullBuffer;
@@ -18,6 +19,7 @@ use datafusion_common::{NullEquality, Result};
 
 pub(crate) use compare::KeyComparator;
 pub(crate) use hash::{bucket_of, remixed};
+pub(crate) use ordinal::{KeyRange, key_range, ordinals};
 
 use crate::error;
 

@@ -1,27 +1,55 @@
 //! A directory of chain heads, and forward chains.
 //!
-//! The simple version is a map from each hash to the list of its rows. Here the lists of one
-//! *slot*, the hashes whose high bits agree, are one chain through the array `next`, in the order
-//! of the rows, and the map is the array `heads`, addressed by those bits:
+//! The simple version is a map from each hash to the list of its rows. Here the lists of one *slot*
+//! are one chain through the array `next`, in the order of the rows, and the map is the array
+//! `heads`, addressed by the high bits of the hash:
 //!
 //! ```text
 //! rows 0..6 with hashes a b a c b a; b and c share a slot
 //!
-//! heads   slot(a): 0          slot(b) = slot(c): 1
-//! next    0 -> 2 -> 5 -> .    1 -> 3 -> 4 -> .
+//! heads   slot(a): 0a          slot(b) = slot(c): 1b
+//! next    0 -> 2a -> 5a.       1 -> 3c -> 4b.
 //! ```
 //!
-//! Looking up `b` walks 1, 3, 4 and keeps 1 and 4, whose stored hash is `b`: in build order, and
-//! without any state but the row it stands on, so a walk can be cut after any row and resumed.
-//! Rows are inserted from last to first, each in front of its chain, so chains need no tails.
+//! Looking up `b` walks 1, 3, 4 and keeps 1 and 4: in build order, and without any state but the
+//! link it stands on, so a walk can be cut after any row and resumed. Rows are inserted from last to
+//! first, each in front of its chain, so chains need no tails.
 //!
-//! Two slots a row keep chains at a mean length of 1.5 for rows of distinct keys. The number of
-//! slots need not be a power of two: `(high 32 bits * slots) >> 32`.
+//! # Links
+//!
+//! What `heads` and `next` hold is a *link*: the number of a row, and in the bits that a number of a
+//! table of this size never has, what is known of that row without going there:
+//!
+//! ```text
+//! bit 31                                      0
+//! | low bits of the row's hash | last? | row  |      `row` has as many bits as the number of rows
+//! ```
+//!
+//! So a chain of one row, which most chains are, is walked without `next`, and most strangers are
+//! told from their tag, without a look at their keys. The larger the table, the shorter the tags: 11
+//! bits at a million rows, 5 at 64 million, none at 2^30, where keys do all the telling.
+//!
+//! # Addresses
+//!
+//! By hash: two slots a row keep chains at a mean length of 1.5 for rows of distinct keys; the number
+//! of slots need not be a power of two: `(high 32 bits * slots) >> 32`. Or directly, for keys that
+//! are whole numbers close together: the slot is the number less the smallest one, so a chain holds
+//! the rows of one key, all of them, and there is nothing to compare.
 
-use arrow::buffer::ScalarBuffer;
+/// Where a chain goes on, and what is known of the row there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link(u32);
 
-/// The end of a chain, and the head of an empty one.
+impl Link {
+    /// The end of a chain, and the head of an empty one. No row's link is all ones.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
+
+/// A row number that stands for no row.
 pub(crate) const NO_ROW: u32 = u32::MAX;
+
+/// The most rows of a table: links have a bit besides the row's number, which is never all ones.
+pub(crate) const MAX_ROWS: usize = (1 << 31) - 1;
 
 /// Slots per row.
 const SLOTS_PER_ROW: usize = 2;
@@ -30,12 +58,128 @@ const SLOTS_PER_ROW: usize = 2;
 /// back: bounds the work per step where one slot holds many rows of another key.
 const WALK_FACTOR: usize = 16;
 
-/// Loaded rows by hash.
+/// How a number, which is a row's hash or its key, leads to a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Address {
+    /// By the high bits of a hash.
+    Hashed,
+    /// By the number's distance from the smallest one, modulo 2^64.
+    Direct { smallest: u64 },
+}
+
+/// Which bits of a link are what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
+    row: u32,
+    last: u32,
+    tag: u32,
+}
+
+impl Layout {
+    fn new(rows: usize, address: Address) -> Self {
+        let bits = usize::BITS - rows.leading_zeros();
+        let last = 1 << bits.min(31);
+        let row = last - 1;
+        let tag = match address {
+            Address::Hashed => !(row | last),
+            Address::Direct { .. } => 0,
+        };
+        Self { row, last, tag }
+    }
+
+    /// The bits of a hash that are its row's tag: low ones, as slots are made of high ones.
+    #[inline]
+    fn tag(self, hash: u64) -> u32 {
+        // The low half, as said.
+        (hash & u64::from(self.tag)) as u32
+    }
+}
+
+/// Loaded rows by hash, or by key.
 #[derive(Debug)]
 pub(crate) struct JoinTable {
-    heads: Vec<u32>,
-    next: Vec<u32>,
-    hashes: ScalarBuffer<u64>,
+    heads: Vec<Link>,
+    /// Empty if each chain is one row.
+    next: Vec<Link>,
+    rows: usize,
+    address: Address,
+    layout: Layout,
+}
+
+/// A table whose last rows are inserted.
+#[derive(Debug)]
+pub(crate) struct TableBuilder {
+    table: JoinTable,
+    /// Rows that are not inserted yet.
+    missing: u32,
+    has_chains: bool,
+}
+
+impl TableBuilder {
+    /// A table of `rows` rows, at most [`MAX_ROWS`], by hash.
+    pub(crate) fn hashed(rows: usize) -> Self {
+        Self::new(rows, JoinTable::slots(rows), Address::Hashed)
+    }
+
+    /// A table of `rows` rows, at most [`MAX_ROWS`], by the numbers `smallest..smallest + slots`,
+    /// modulo 2^64.
+    pub(crate) fn direct(rows: usize, smallest: u64, slots: usize) -> Self {
+        Self::new(rows, slots, Address::Direct { smallest })
+    }
+
+    fn new(rows: usize, slots: usize, address: Address) -> Self {
+        debug_assert!(rows <= MAX_ROWS, "checked where rows are loaded");
+        Self {
+            table: JoinTable {
+                heads: vec![Link::NONE; slots],
+                next: vec![Link::NONE; rows],
+                rows,
+                address,
+                layout: Layout::new(rows, address),
+            },
+            // Row numbers fit, as said above.
+            missing: u32::try_from(rows).unwrap_or(NO_ROW),
+            has_chains: false,
+        }
+    }
+
+    /// Inserts the rows before those that were inserted so far: their hashes, or their keys.
+    pub(crate) fn prepend(&mut self, numbers: &[u64]) {
+        match self.table.address {
+            Address::Hashed => {
+                let slots = self.table.heads.len() as u64;
+                self.insert(numbers, |hash| slot_of(hash, slots));
+            }
+            Address::Direct { smallest } => self.insert(numbers, |key| distance(key, smallest)),
+        }
+    }
+
+    fn insert(&mut self, numbers: &[u64], slot: impl Fn(u64) -> usize) {
+        let JoinTable {
+            heads,
+            next,
+            layout,
+            ..
+        } = &mut self.table;
+        for number in numbers.iter().rev() {
+            self.missing -= 1;
+            let head = &mut heads[slot(*number)];
+            let after = *head;
+            let last = if after == Link::NONE { layout.last } else { 0 };
+            *head = Link(self.missing | last | layout.tag(*number));
+            next[self.missing as usize] = after;
+            self.has_chains |= after != Link::NONE;
+        }
+    }
+
+    /// The table, once all rows are inserted.
+    pub(crate) fn finish(mut self) -> JoinTable {
+        debug_assert_eq!(self.missing, 0, "all rows are inserted");
+        if !self.has_chains {
+            self.table.next = Vec::new();
+        }
+        self.table
+    }
 }
 
 /// Where a walk over streamed rows and their chains stands.
@@ -43,8 +187,8 @@ pub(crate) struct JoinTable {
 pub(crate) struct Cursor {
     /// Index into the streamed rows asked about.
     pub(crate) position: usize,
-    /// The loaded row to look at next for that streamed row; `None` before its chain was entered.
-    chain: Option<u32>,
+    /// The link to follow next for that streamed row; `None` before its chain was entered.
+    chain: Option<Link>,
 }
 
 impl Cursor {
@@ -61,7 +205,7 @@ impl Cursor {
     }
 }
 
-/// Pairs whose hashes are equal, by streamed row, then by loaded row.
+/// Pairs whose tags agree, by streamed row, then by loaded row.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     pub(crate) loaded: Vec<u32>,
@@ -80,14 +224,15 @@ impl Candidates {
     }
 }
 
-/// Row numbers are `u32`, and the last one means "none".
-pub(crate) const MAX_ROWS: usize = u32::MAX as usize - 1;
-
 impl JoinTable {
-    /// The bytes of a table of `rows` rows, its copy of their hashes included.
+    /// The bytes of a table of `rows` rows by hash, at most.
     pub(crate) fn size_of(rows: usize) -> usize {
-        let heads = Self::slots(rows) * size_of::<u32>();
-        heads + rows * (size_of::<u32>() + size_of::<u64>())
+        Self::direct_size_of(rows, Self::slots(rows))
+    }
+
+    /// The bytes of a table of `rows` rows by key, of so many slots, at most.
+    pub(crate) fn direct_size_of(rows: usize, slots: usize) -> usize {
+        (rows + slots) * size_of::<Link>()
     }
 
     fn slots(rows: usize) -> usize {
@@ -95,54 +240,80 @@ impl JoinTable {
         (rows * SLOTS_PER_ROW).clamp(1, u32::MAX as usize)
     }
 
-    /// Builds the table of rows `0..hashes.len()`, at most [`MAX_ROWS`].
-    pub(crate) fn new(hashes: ScalarBuffer<u64>) -> Self {
-        debug_assert!(hashes.len() <= MAX_ROWS, "checked where rows are loaded");
-        let mut heads = vec![NO_ROW; Self::slots(hashes.len())];
-        let mut next = vec![NO_ROW; hashes.len()];
-        let slots = heads.len() as u64;
-        // Row numbers fit, as said above.
-        let rows = u32::try_from(hashes.len()).unwrap_or(NO_ROW);
-        for row in (0..rows).rev() {
-            let head = &mut heads[slot_of(hashes[row as usize], slots)];
-            next[row as usize] = std::mem::replace(head, row);
-        }
-        Self {
-            heads,
-            next,
-            hashes,
-        }
-    }
-
     pub(crate) fn len(&self) -> usize {
-        self.next.len()
+        self.rows
     }
 
-    /// The first row of each hash's slot, in one pass; `out` is overwritten.
-    pub(crate) fn heads(&self, hashes: &[u64], out: &mut Vec<u32>) {
-        let slots = self.heads.len() as u64;
-        out.clear();
-        out.extend(hashes.iter().map(|hash| self.heads[slot_of(*hash, slots)]));
+    /// The bytes that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        (self.heads.capacity() + self.next.capacity()) * size_of::<Link>()
     }
 
-    /// The first row from `row` on in its chain whose hash is `hash`.
-    pub(crate) fn seek(&self, mut row: u32, hash: u64) -> u32 {
-        while row != NO_ROW && self.hashes[row as usize] != hash {
-            row = self.next[row as usize];
+    /// Whether rows are found by their keys and not by hashes, so that candidates match.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.address != Address::Hashed
+    }
+
+    /// Appends the chain of each hash, or of each key, in one pass. A chain of one row that cannot
+    /// be meant is none.
+    pub(crate) fn heads(&self, numbers: &[u64], out: &mut Vec<Link>) {
+        match self.address {
+            Address::Hashed => {
+                let slots = self.heads.len() as u64;
+                out.extend(numbers.iter().map(|hash| {
+                    let head = self.heads[slot_of(*hash, slots)];
+                    let is_stranger = !self.agrees(head, self.layout.tag(*hash));
+                    // Of a longer chain the others may be meant.
+                    if is_stranger && head.0 & self.layout.last != 0 {
+                        Link::NONE
+                    } else {
+                        head
+                    }
+                }));
+            }
+            Address::Direct { smallest } => out.extend(numbers.iter().map(|key| {
+                let head = self.heads.get(distance(*key, smallest));
+                head.copied().unwrap_or(Link::NONE)
+            })),
         }
-        row
     }
 
-    /// The row after `row` in its chain.
-    pub(crate) fn after(&self, row: u32) -> u32 {
-        self.next[row as usize]
+    #[inline]
+    fn agrees(&self, link: Link, tag: u32) -> bool {
+        link.0 & self.layout.tag == tag
+    }
+
+    /// The row that a link, not [`Link::NONE`], leads to.
+    #[inline]
+    pub(crate) fn row(&self, link: Link) -> u32 {
+        link.0 & self.layout.row
+    }
+
+    /// The first link from `link` on whose row may have `hash`.
+    #[inline]
+    pub(crate) fn seek(&self, mut link: Link, hash: u64) -> Link {
+        let tag = self.layout.tag(hash);
+        while link != Link::NONE && !self.agrees(link, tag) {
+            link = self.after(link);
+        }
+        link
+    }
+
+    /// The link after `link`, not [`Link::NONE`], in its chain.
+    #[inline]
+    pub(crate) fn after(&self, link: Link) -> Link {
+        if link.0 & self.layout.last != 0 {
+            Link::NONE
+        } else {
+            self.next[self.row(link) as usize]
+        }
     }
 
     /// Appends up to `most` candidates from `cursor` on and moves it; finished when
     /// `cursor.position == rows.len()`.
     ///
     /// `rows` are the streamed rows asked about, `heads` and `hashes` belong to all streamed rows,
-    /// with [`NO_ROW`] as head where a row cannot match. May append fewer, or none, and not be
+    /// with [`Link::NONE`] as head where a row cannot match. May append fewer, or none, and not be
     /// finished: the work per call is bounded.
     pub(crate) fn candidates(
         &self,
@@ -154,18 +325,18 @@ impl JoinTable {
         let full = out.loaded.len() + most;
         let mut steps = most.saturating_mul(WALK_FACTOR);
         while let Some(row) = streamed.rows.get(cursor.position) {
-            let hash = streamed.hashes[*row as usize];
+            let tag = self.layout.tag(streamed.hashes[*row as usize]);
             let mut at = cursor.chain.unwrap_or(streamed.heads[*row as usize]);
-            while at != NO_ROW {
+            while at != Link::NONE {
                 if out.loaded.len() == full || steps == 0 {
                     cursor.chain = Some(at);
                     return;
                 }
                 steps -= 1;
-                if self.hashes[at as usize] == hash {
-                    out.push(at, *row);
+                if self.agrees(at, tag) {
+                    out.push(self.row(at), *row);
                 }
-                at = self.next[at as usize];
+                at = self.after(at);
             }
             cursor.skip_row();
         }
@@ -180,13 +351,20 @@ pub(crate) struct Streamed<'a> {
     /// The hash of each row of the batch.
     pub(crate) hashes: &'a [u64],
     /// The head of each row of the batch.
-    pub(crate) heads: &'a [u32],
+    pub(crate) heads: &'a [Link],
 }
 
 #[inline]
 fn slot_of(hash: u64, slots: u64) -> usize {
     // Below `slots`, which is the length of a vector.
     (((hash >> 32) * slots) >> 32) as usize
+}
+
+/// How far `key` is above `smallest`, modulo 2^64.
+#[inline]
+fn distance(key: u64, smallest: u64) -> usize {
+    // No vector is as long as the largest of 64 bits, whatever the width of the machine's words.
+    usize::try_from(key.wrapping_sub(smallest)).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -199,13 +377,27 @@ mod tests {
         ((key % 7) << 32) | (key << 40) | key
     }
 
+    fn table(hashes: &[u64]) -> JoinTable {
+        let mut table = TableBuilder::hashed(hashes.len());
+        let (first, second) = hashes.split_at(hashes.len() / 3);
+        table.prepend(second);
+        table.prepend(first);
+        table.finish()
+    }
+
+    fn direct(keys: &[u64], smallest: u64, slots: usize) -> JoinTable {
+        let mut table = TableBuilder::direct(keys.len(), smallest, slots);
+        table.prepend(keys);
+        table.finish()
+    }
+
     /// All candidates, cut after every `most` of them.
-    fn walk(table: &JoinTable, hashes: &[u64], rows: &[u32], most: usize) -> Vec<(u32, u32)> {
+    fn walk(table: &JoinTable, numbers: &[u64], rows: &[u32], most: usize) -> Vec<(u32, u32)> {
         let mut heads = Vec::new();
-        table.heads(hashes, &mut heads);
+        table.heads(numbers, &mut heads);
         let streamed = Streamed {
             rows,
-            hashes,
+            hashes: numbers,
             heads: &heads,
         };
         let (mut cursor, mut found, mut out) =
@@ -219,37 +411,67 @@ mod tests {
         found
     }
 
+    /// What a walk is to find: for each streamed row asked about, the rows of its number in order.
+    fn expected(loaded: &[u64], numbers: &[u64], rows: &[u32]) -> Vec<(u32, u32)> {
+        let mut lists: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+        for (row, number) in (0..).zip(loaded) {
+            lists.entry(*number).or_default().push(row);
+        }
+        let of = |row: &u32| lists.get(&numbers[*row as usize]).cloned();
+        let pairs = rows
+            .iter()
+            .flat_map(|r| of(r).into_iter().flatten().map(|l| (*r, l)));
+        pairs.collect()
+    }
+
     #[test]
     fn a_walk_gives_the_rows_of_each_hash_in_build_order_wherever_it_is_cut() {
         let keys: Vec<u64> = (0..200).map(|i| (i * i) % 23).collect();
         let hashes: Vec<u64> = keys.iter().map(|k| hash(*k)).collect();
-        let mut lists: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
-        for (row, hash) in (0..).zip(&hashes) {
-            lists.entry(*hash).or_default().push(row);
-        }
-        let table = JoinTable::new(hashes.into());
+        let table = table(&hashes);
         let probe: Vec<u64> = (0..40).map(hash).collect();
         let rows: Vec<u32> = (0..40).filter(|r| r % 5 != 1).collect();
-        let expected: Vec<(u32, u32)> = rows
-            .iter()
-            .flat_map(|r| {
-                let found = lists.get(&probe[*r as usize]).cloned().unwrap_or_default();
-                found.into_iter().map(|l| (*r, l))
-            })
-            .collect();
+        let expected = expected(&hashes, &probe, &rows);
         assert!(expected.len() > 100);
         for most in [1, 2, 3, 7, 50, 1000] {
-            assert_eq!(
-                walk(&table, &probe, &rows, most),
-                expected,
-                "{most} at a time"
-            );
+            // Strangers whose tags agree are told by their keys.
+            let found = walk(&table, &probe, &rows, most).into_iter();
+            let found: Vec<_> = found
+                .filter(|(s, l)| probe[*s as usize] == hashes[*l as usize])
+                .collect();
+            assert_eq!(found, expected, "{most} at a time");
+        }
+    }
+
+    #[test]
+    fn tags_tell_strangers_in_the_same_slot() {
+        // One slot, and tags that differ.
+        let hashes: Vec<u64> = (0..8).map(|key| key << 24).collect();
+        let found = walk(&table(&hashes), &hashes, &[0, 5, 7], 10);
+        assert_eq!(found, [(0, 0), (5, 5), (7, 7)]);
+    }
+
+    #[test]
+    fn a_table_by_key_gives_the_rows_of_each_key_and_no_others() {
+        let smallest = (-3_i64).cast_unsigned();
+        let keys: Vec<u64> = (0..200_u64)
+            .map(|i| (i * i % 23).wrapping_add(smallest))
+            .collect();
+        let probe: Vec<u64> = (0..40)
+            .map(|i| smallest.wrapping_add(i).wrapping_sub(5))
+            .collect();
+        let rows: Vec<u32> = (0..40).filter(|r| r % 5 != 1).collect();
+        let table = direct(&keys, smallest, 23);
+        let expected = expected(&keys, &probe, &rows);
+        assert!(expected.len() > 100);
+        for most in [1, 3, 1000] {
+            assert_eq!(walk(&table, &probe, &rows, most), expected);
         }
     }
 
     #[test]
     fn the_work_of_one_step_is_bounded_where_a_slot_is_full_of_another_key() {
-        let table = JoinTable::new(vec![1; 100_000].into());
+        let table = table(&[1 << 31; 100_000]);
         let mut heads = Vec::new();
         table.heads(&[2], &mut heads);
         let streamed = Streamed {
@@ -270,9 +492,17 @@ mod tests {
     #[test]
     fn a_table_takes_what_it_said() {
         for rows in [0, 1, 1000] {
-            let table = JoinTable::new(vec![7; rows].into());
-            let bytes = (table.heads.capacity() + table.next.capacity()) * 4 + rows * 8;
-            assert_eq!(bytes, JoinTable::size_of(rows));
+            assert!(table(&vec![7; rows]).bytes() <= JoinTable::size_of(rows));
         }
+        assert_eq!(table(&[7; 1000]).bytes(), JoinTable::size_of(1000));
+        assert_eq!(
+            direct(&[7; 9], 7, 1).bytes(),
+            JoinTable::direct_size_of(9, 1)
+        );
+        // Of rows of distinct keys, there is nothing but the directory.
+        assert_eq!(
+            direct(&[7, 8], 7, 5).bytes(),
+            JoinTable::direct_size_of(0, 5)
+        );
     }
 }

@@ -7,5 +7,7 @@
 mod chain;
 mod matched;
 
-pub(crate) use chain::{Candidates, Cursor, JoinTable, MAX_ROWS, NO_ROW, Streamed};
+pub(crate) use chain::{
+    Candidates, Cursor, JoinTable, Link, MAX_ROWS, NO_ROW, Streamed, TableBuilder,
+};
 pub(crate) use matched::MatchedBits;

@@ -7,7 +7,7 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 
 use super::choices::Choices;
 use super::{Target, paste};
-use crate::table::{Candidates, Cursor, JoinTable, MatchedBits, NO_ROW, Streamed};
+use crate::table::{Candidates, Cursor, JoinTable, Link, MatchedBits, Streamed, TableBuilder};
 
 /// What is done next with a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +65,11 @@ impl Target for Chain {
     const NAME: &'static str = "chain";
 
     async fn check(&self) -> Result<(), String> {
-        self.lookups_agree()?;
-        self.walks_agree()?;
+        for addressing in [Addressing::Hashed, Addressing::Direct] {
+            let loaded = Loaded::new(self, addressing);
+            loaded.lookups_agree()?;
+            loaded.walks_agree(self)?;
+        }
         self.bits_agree()
     }
 }
@@ -74,67 +77,128 @@ impl Target for Chain {
 /// Loaded rows by hash, in order.
 type Lists = BTreeMap<u64, Vec<u32>>;
 
-impl Chain {
-    fn lists(&self) -> Lists {
+/// How the table is addressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Addressing {
+    /// By the numbers as hashes: candidates may have another one.
+    Hashed,
+    /// By the numbers as keys, brought close together.
+    Direct,
+}
+
+/// The smallest of the keys that tables are addressed by: some are below zero, some are not.
+const SMALLEST: u64 = 0_u64.wrapping_sub(20);
+
+/// How many keys tables are addressed by, of which those in the middle may be there.
+const KEYS: u64 = 61;
+
+/// Both sides' numbers, and the table.
+struct Loaded {
+    addressing: Addressing,
+    loaded: Vec<u64>,
+    streamed: Vec<u64>,
+    lists: Lists,
+    table: JoinTable,
+}
+
+impl Loaded {
+    fn new(chain: &Chain, addressing: Addressing) -> Self {
+        let number = |hash: u64| match addressing {
+            Addressing::Hashed => hash,
+            Addressing::Direct => SMALLEST.wrapping_add(hash % KEYS),
+        };
+        let loaded: Vec<u64> = chain.loaded.iter().copied().map(number).collect();
+        let streamed = chain.streamed.iter().map(|(hash, _)| *hash);
+        // Of the streamed keys, some are below all others, some above.
+        let stray = |(row, number): (usize, u64)| match (addressing, row % 7) {
+            (Addressing::Direct, 3) => number.wrapping_sub(KEYS),
+            (Addressing::Direct, 5) => number.wrapping_add(KEYS),
+            _ => number,
+        };
+        let streamed = streamed.map(number).enumerate().map(stray).collect();
         let mut lists = Lists::new();
-        for (row, hash) in (0..).zip(&self.loaded) {
-            lists.entry(*hash).or_default().push(row);
+        for (row, number) in (0..).zip(&loaded) {
+            lists.entry(*number).or_default().push(row);
         }
-        lists
-    }
-
-    fn table(&self) -> JoinTable {
-        JoinTable::new(self.loaded.clone().into())
-    }
-
-    /// The rows of each hash, one after the other.
-    fn lookups_agree(&self) -> Result<(), String> {
-        let (table, lists) = (self.table(), self.lists());
-        if table.len() != self.loaded.len() {
-            return Err(format!("{} of {} rows", table.len(), self.loaded.len()));
-        }
-        let hashes: Vec<u64> = self.streamed.iter().map(|(hash, _)| *hash).collect();
-        // What was there is overwritten.
-        let mut heads = vec![7; 3];
-        table.heads(&hashes, &mut heads);
-        for (hash, head) in hashes.iter().zip(&heads) {
-            let mut found = Vec::new();
-            let mut row = table.seek(*head, *hash);
-            while row != NO_ROW && found.len() <= self.loaded.len() {
-                found.push(row);
-                row = table.seek(table.after(row), *hash);
+        let mut table = match addressing {
+            Addressing::Hashed => TableBuilder::hashed(loaded.len()),
+            Addressing::Direct => {
+                let slots = usize::try_from(KEYS).unwrap_or(usize::MAX);
+                TableBuilder::direct(loaded.len(), SMALLEST, slots)
             }
-            let expected = lists.get(hash).cloned().unwrap_or_default();
+        };
+        for numbers in loaded.rchunks(17) {
+            table.prepend(numbers);
+        }
+        Self {
+            addressing,
+            table: table.finish(),
+            loaded,
+            streamed,
+            lists,
+        }
+    }
+
+    /// Whether a candidate is more than that: what tables of keys leave nothing to do for.
+    fn is_pair(&self, loaded: u32, streamed: u32) -> bool {
+        self.addressing == Addressing::Direct
+            || self.loaded.get(loaded as usize) == self.streamed.get(streamed as usize)
+    }
+
+    fn heads(&self) -> Vec<Link> {
+        // What was there stays.
+        let mut heads = vec![Link::NONE];
+        self.table.heads(&self.streamed, &mut heads);
+        heads.split_off(1)
+    }
+
+    /// The rows of each number, one after the other.
+    fn lookups_agree(&self) -> Result<(), String> {
+        let Self { table, loaded, .. } = self;
+        if table.len() != loaded.len() {
+            return Err(format!("{} of {} rows", table.len(), loaded.len()));
+        }
+        for ((streamed, number), head) in (0..).zip(&self.streamed).zip(self.heads()) {
+            let mut found = Vec::new();
+            let mut link = table.seek(head, *number);
+            let mut steps = 0;
+            while link != Link::NONE && steps <= loaded.len() {
+                let row = table.row(link);
+                found.extend(self.is_pair(row, streamed).then_some(row));
+                link = table.seek(table.after(link), *number);
+                steps += 1;
+            }
+            let expected = self.lists.get(number).cloned().unwrap_or_default();
             if found != expected {
-                return Err(format!("rows of {hash:#x}: {found:?} for {expected:?}"));
+                return Err(format!("rows of {number:#x}: {found:?} for {expected:?}"));
             }
         }
         Ok(())
     }
 
     /// A walk that is cut and skips, step by step beside a walk over the lists.
-    fn walks_agree(&self) -> Result<(), String> {
-        let (table, lists) = (self.table(), self.lists());
-        let hashes: Vec<u64> = self.streamed.iter().map(|(hash, _)| *hash).collect();
-        let mut heads = Vec::new();
-        table.heads(&hashes, &mut heads);
-        for ((_, can_match), head) in self.streamed.iter().zip(&mut heads) {
+    fn walks_agree(&self, chain: &Chain) -> Result<(), String> {
+        let Self { table, lists, .. } = self;
+        let mut heads = self.heads();
+        for ((_, can_match), head) in chain.streamed.iter().zip(&mut heads) {
             if !can_match {
-                *head = NO_ROW;
+                *head = Link::NONE;
             }
         }
         let rows = (0..).take(self.streamed.len());
-        let rows: Vec<u32> = rows.filter(|row| !self.left_out.contains(row)).collect();
+        let rows: Vec<u32> = rows.filter(|row| !chain.left_out.contains(row)).collect();
         let streamed = Streamed {
             rows: &rows,
-            hashes: &hashes,
+            hashes: &self.streamed,
             heads: &heads,
         };
-        let mut twin = Twin::new(&lists, &rows, &self.streamed);
+        let can_match = chain.streamed.iter().map(|(_, can_match)| *can_match);
+        let asked: Vec<_> = self.streamed.iter().copied().zip(can_match).collect();
+        let mut twin = Twin::new(lists, &rows, &asked);
         let (mut cursor, mut out) = (Cursor::default(), Candidates::default());
         // A call may be bounded in work instead of candidates, but the walk as a whole is finite.
-        let most_calls = (self.loaded.len() + 1) * (rows.len() + 1) * 2 + self.steps.len();
-        for step in self.steps.iter().cycle().take(most_calls) {
+        let most_calls = (self.loaded.len() + 1) * (rows.len() + 1) * 2 + chain.steps.len();
+        for step in chain.steps.iter().cycle().take(most_calls) {
             if cursor.position == rows.len() {
                 break;
             }
@@ -150,7 +214,11 @@ impl Chain {
                 Step::Take(most) => {
                     out.clear();
                     table.candidates(&streamed, &mut cursor, *most, &mut out);
-                    twin.follow(&out, *most)?;
+                    if out.loaded.len() > *most || out.loaded.len() != out.streamed.len() {
+                        return Err(format!("{out:?} where {most} were asked for"));
+                    }
+                    let pairs = out.loaded.iter().copied().zip(out.streamed.iter().copied());
+                    twin.follow(pairs.filter(|(l, s)| self.is_pair(*l, *s)))?;
                 }
             }
             twin.may_stand_at(cursor)?;
@@ -162,7 +230,9 @@ impl Chain {
             Err(format!("{cursor:?} after {most_calls} steps"))
         }
     }
+}
 
+impl Chain {
     fn bits_agree(&self) -> Result<(), String> {
         let mut bits = MatchedBits::new(self.loaded.len());
         let mut set = BTreeSet::new();
@@ -201,14 +271,10 @@ impl Twin {
         Self { pairs, next: 0 }
     }
 
-    fn follow(&mut self, out: &Candidates, most: usize) -> Result<(), String> {
-        if out.loaded.len() > most || out.loaded.len() != out.streamed.len() {
-            return Err(format!("{out:?} where {most} were asked for"));
-        }
-        for (loaded, streamed) in out.loaded.iter().zip(&out.streamed) {
+    fn follow(&mut self, pairs: impl Iterator<Item = (u32, u32)>) -> Result<(), String> {
+        for got in pairs {
             let expected = self.pairs.get(self.next).map(|(_, l, s)| (*l, *s));
-            if expected != Some((*loaded, *streamed)) {
-                let got = (loaded, streamed);
+            if expected != Some(got) {
                 return Err(format!("(loaded, streamed) is {got:?} for {expected:?}"));
             }
             self.next += 1;

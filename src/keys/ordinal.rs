@@ -1,0 +1,161 @@
+//! Keys that are whole numbers, as numbers of 64 bits: what a table can be addressed by without a
+//! hash.
+//!
+//! A signed number is extended with its sign and taken modulo 2^64, so the distance between two keys
+//! is the difference of their numbers modulo 2^64, whatever their signs.
+
+use arrow::array::{Array, ArrayRef};
+use arrow::datatypes::{ArrowNativeType, DataType};
+
+/// The numbers from the smallest key to the largest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRange {
+    pub(crate) smallest: u64,
+    /// How far the largest one is above it.
+    pub(crate) span: u64,
+}
+
+trait WholeNumber: ArrowNativeType + Ord {
+    fn ordinal(self) -> u64;
+}
+
+macro_rules! whole_numbers {
+    ($($native:ty => $ordinal:expr),* $(,)?) => {$(
+        impl WholeNumber for $native {
+            fn ordinal(self) -> u64 {
+                $ordinal(self)
+            }
+        }
+    )*};
+}
+
+whole_numbers! {
+    i8 => |key| i64::from(key).cast_unsigned(),
+    i16 => |key| i64::from(key).cast_unsigned(),
+    i32 => |key| i64::from(key).cast_unsigned(),
+    i64 => i64::cast_unsigned,
+    u8 => u64::from,
+    u16 => u64::from,
+    u32 => u64::from,
+    u64 => std::convert::identity,
+}
+
+/// Runs a generic function over the values of a column of whole numbers, NULLs' among them.
+macro_rules! with_values {
+    ($column:expr, $values:ident => $do:expr, else $otherwise:expr) => {{
+        let (column, data) = ($column, $column.to_data());
+        macro_rules! of {
+            ($native:ty) => {{
+                let $values = &data.buffer::<$native>(0)[..column.len()];
+                $do
+            }};
+        }
+        match column.data_type() {
+            DataType::Int8 => of!(i8),
+            DataType::Int16 => of!(i16),
+            DataType::Int32 | DataType::Date32 | DataType::Time32(_) => of!(i32),
+            DataType::Int64
+            | DataType::Date64
+            | DataType::Time64(_)
+            | DataType::Timestamp(_, _)
+            | DataType::Duration(_) => of!(i64),
+            DataType::UInt8 => of!(u8),
+            DataType::UInt16 => of!(u16),
+            DataType::UInt32 => of!(u32),
+            DataType::UInt64 => of!(u64),
+            _ => $otherwise,
+        }
+    }};
+}
+
+/// The range of the keys in all pieces of a column; `None` if they are not whole numbers, if there
+/// are none, or if some are NULL.
+pub(crate) fn key_range<'a>(
+    pieces: impl Iterator<Item = &'a ArrayRef> + Clone,
+) -> Option<KeyRange> {
+    fn extremes<T: WholeNumber>(values: &[T]) -> Option<(i128, i128)> {
+        let (least, most) = (values.iter().min()?, values.iter().max()?);
+        Some((wide(*least), wide(*most)))
+    }
+    /// In the order of the keys.
+    fn wide<T: WholeNumber>(key: T) -> i128 {
+        let is_negative = key < T::usize_as(0);
+        if is_negative {
+            i128::from(key.ordinal().cast_signed())
+        } else {
+            i128::from(key.ordinal())
+        }
+    }
+    let mut range: Option<(i128, i128)> = None;
+    for piece in pieces.filter(|piece| !piece.is_empty()) {
+        if piece.null_count() > 0 {
+            return None;
+        }
+        let (least, most) = with_values!(piece, values => extremes(values)?, else return None);
+        range = Some(match range {
+            None => (least, most),
+            Some((smallest, largest)) => (smallest.min(least), largest.max(most)),
+        });
+    }
+    let (smallest, largest) = range?;
+    Some(KeyRange {
+        smallest: modulo(smallest),
+        span: modulo(largest - smallest),
+    })
+}
+
+/// Modulo 2^64.
+fn modulo(number: i128) -> u64 {
+    let bits = number.cast_unsigned() & u128::from(u64::MAX);
+    u64::try_from(bits).unwrap_or(u64::MAX)
+}
+
+/// Overwrites `out` with the keys' numbers, those of NULLs without meaning; nothing if the keys are
+/// not whole numbers.
+pub(crate) fn ordinals(column: &ArrayRef, out: &mut Vec<u64>) {
+    fn extend<T: WholeNumber>(values: &[T], out: &mut Vec<u64>) {
+        out.extend(values.iter().map(|key| key.ordinal()));
+    }
+    out.clear();
+    with_values!(column, values => extend(values, out), else ());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use arrow::array::{Date32Array, Int8Array, Int64Array, StringArray, UInt64Array};
+
+    fn range(pieces: &[ArrayRef]) -> Option<(u64, u64)> {
+        key_range(pieces.iter()).map(|range| (range.smallest, range.span))
+    }
+
+    #[test]
+    fn a_range_spans_all_pieces_and_both_signs() {
+        let low: ArrayRef = Arc::new(Int8Array::from(vec![3, -5]));
+        let high: ArrayRef = Arc::new(Int8Array::from(vec![7]));
+        assert_eq!(range(&[low, high]), Some(((-5_i64).cast_unsigned(), 12)));
+        let all: ArrayRef = Arc::new(Int64Array::from(vec![i64::MAX, i64::MIN]));
+        assert_eq!(range(&[all]), Some((1 << 63, u64::MAX)));
+        let top: ArrayRef = Arc::new(UInt64Array::from(vec![u64::MAX, u64::MAX - 1]));
+        assert_eq!(range(&[top]), Some((u64::MAX - 1, 1)));
+    }
+
+    #[test]
+    fn what_is_no_number_has_no_range() {
+        let null: ArrayRef = Arc::new(Int8Array::from(vec![Some(3), None]));
+        let text: ArrayRef = Arc::new(StringArray::from(vec!["3"]));
+        let none: ArrayRef = Arc::new(Int8Array::from(Vec::<i8>::new()));
+        assert_eq!([range(&[null]), range(&[text]), range(&[none])], [None; 3]);
+        assert_eq!(range(&[]), None);
+    }
+
+    #[test]
+    fn the_numbers_of_a_slice_are_those_of_its_rows() {
+        let keys: ArrayRef = Arc::new(Date32Array::from(vec![1, -1, 2, 3]));
+        let mut out = vec![9];
+        ordinals(&keys.slice(1, 2), &mut out);
+        assert_eq!(out, [u64::MAX, 2]);
+    }
+}
