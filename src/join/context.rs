@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::compute::{concat_batches, take};
 use arrow::datatypes::SchemaRef;
 use datafusion_common::Result;
@@ -79,6 +79,20 @@ impl JoinContext {
 
     /// The keys of rows that hold the needed columns.
     pub(crate) fn keys(&self, side: Side, batch: &RecordBatch) -> Result<Keys> {
+        let columns = self.key_columns(side, batch)?;
+        let keys = Keys::new(&columns, batch.num_rows(), self.join.null_equality)?;
+        #[cfg(feature = "testing")]
+        let keys = keys.masked(self.join.config.hash_mask());
+        Ok(keys)
+    }
+
+    /// The same without hashes.
+    pub(crate) fn unhashed_keys(&self, side: Side, batch: &RecordBatch) -> Result<Keys> {
+        let columns = self.key_columns(side, batch)?;
+        Ok(Keys::unhashed(&columns, self.join.null_equality))
+    }
+
+    fn key_columns(&self, side: Side, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
         let spec = self.side(side);
         let columns = spec.keys.evaluate(&batch.project(&spec.key_columns)?)?;
         for (column, expected) in columns.iter().zip(spec.keys.data_types()) {
@@ -90,17 +104,14 @@ impl JoinContext {
                 ));
             }
         }
-        let keys = Keys::new(&columns, batch.num_rows(), self.join.null_equality)?;
-        #[cfg(feature = "testing")]
-        let keys = keys.masked(self.join.config.hash_mask());
-        Ok(keys)
+        Ok(columns)
     }
 }
 
 /// A batch of `rows` rows, of no columns too.
 pub(crate) fn new_batch(
     schema: &SchemaRef,
-    columns: Vec<arrow::array::ArrayRef>,
+    columns: Vec<ArrayRef>,
     rows: usize,
 ) -> Result<RecordBatch> {
     let options = RecordBatchOptions::new().with_row_count(Some(rows));

@@ -177,7 +177,10 @@ async fn stream(
             let rows = slice.min(batch.num_rows() - from);
             let start = Instant::now();
             let piece = batch.slice(from, rows);
-            let keys = ctx.keys(Side::Probe, &piece)?;
+            let keys = match &split {
+                None if loaded.table.is_direct() => ctx.unhashed_keys(Side::Probe, &piece)?,
+                _ => ctx.keys(Side::Probe, &piece)?,
+            };
             let streamed = StreamedBatch { batch: piece, keys };
             ctx.stats.probe_nanos.add_since(start);
             match Verdict::of(ctx, &streamed.keys, rows) {

@@ -403,7 +403,8 @@ impl<'a> Scan<'a> {
 
 /// The chain of each streamed row; none where it cannot match.
 fn heads(table: &JoinTable, keys: &Keys) -> Vec<Link> {
-    let mut heads = Vec::with_capacity(keys.hashes.len());
+    let rows = keys.columns.first().map_or(0, Array::len);
+    let mut heads = Vec::with_capacity(rows);
     let column = keys.columns.first().filter(|_| table.is_direct());
     match column {
         None => table.heads(&keys.hashes, &mut heads),

@@ -23,10 +23,11 @@ pub(crate) use ordinal::{KeyRange, key_range, ordinals};
 
 use crate::error;
 
-/// The keys of one batch in their normal form, with one hash per row.
+/// The keys of one batch in their normal form.
 #[derive(Debug)]
 pub(crate) struct Keys {
     pub(crate) columns: Vec<ArrayRef>,
+    /// One per row, or none where they were not asked for.
     pub(crate) hashes: Vec<u64>,
     /// Rows that can match at all; `None` means all of them.
     pub(crate) valid: Option<NullBuffer>,
@@ -36,8 +37,14 @@ impl Keys {
     /// # Errors
     /// If a key cannot be hashed, which construction has ruled out by [`check_supported`].
     pub(crate) fn new(columns: &[ArrayRef], rows: usize, nulls: NullEquality) -> Result<Self> {
+        let mut keys = Self::unhashed(columns, nulls);
+        keys.hashes = hash::hash_rows(&keys.columns, rows)?;
+        Ok(keys)
+    }
+
+    /// For tables that are addressed by keys, where nothing is spilled.
+    pub(crate) fn unhashed(columns: &[ArrayRef], nulls: NullEquality) -> Self {
         let columns = normalized(columns);
-        let hashes = hash::hash_rows(&columns, rows)?;
         let valid = match nulls {
             NullEquality::NullEqualsNull => None,
             NullEquality::NullEqualsNothing => {
@@ -46,11 +53,11 @@ impl Keys {
                     .filter(|nulls| nulls.null_count() > 0)
             }
         };
-        Ok(Self {
+        Self {
             columns,
-            hashes,
+            hashes: Vec::new(),
             valid,
-        })
+        }
     }
 
     /// The same keys with forced collisions.

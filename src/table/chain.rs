@@ -90,8 +90,7 @@ impl Layout {
     /// The bits of a hash that are its row's tag: low ones, as slots are made of high ones.
     #[inline]
     fn tag(self, hash: u64) -> u32 {
-        // The low half, as said.
-        (hash & u64::from(self.tag)) as u32
+        (hash & 0xffff_ffff) as u32 & self.tag
     }
 }
 
@@ -325,7 +324,8 @@ impl JoinTable {
         let full = out.loaded.len() + most;
         let mut steps = most.saturating_mul(WALK_FACTOR);
         while let Some(row) = streamed.rows.get(cursor.position) {
-            let tag = self.layout.tag(streamed.hashes[*row as usize]);
+            let hash = streamed.hashes.get(*row as usize);
+            let tag = hash.map_or(0, |hash| self.layout.tag(*hash));
             let mut at = cursor.chain.unwrap_or(streamed.heads[*row as usize]);
             while at != Link::NONE {
                 if out.loaded.len() == full || steps == 0 {
@@ -348,7 +348,7 @@ impl JoinTable {
 pub(crate) struct Streamed<'a> {
     /// Which rows, ascending.
     pub(crate) rows: &'a [u32],
-    /// The hash of each row of the batch.
+    /// The hash of each row of the batch; tables that are addressed by keys need none.
     pub(crate) hashes: &'a [u64],
     /// The head of each row of the batch.
     pub(crate) heads: &'a [Link],

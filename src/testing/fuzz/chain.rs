@@ -66,9 +66,9 @@ impl Target for Chain {
 
     async fn check(&self) -> Result<(), String> {
         for addressing in [Addressing::Hashed, Addressing::Direct] {
-            let loaded = Loaded::new(self, addressing);
-            loaded.lookups_agree()?;
-            loaded.walks_agree(self)?;
+            let numbered = Numbered::new(self, addressing);
+            numbered.lookups_agree()?;
+            numbered.walks_agree(self)?;
         }
         self.bits_agree()
     }
@@ -93,7 +93,7 @@ const SMALLEST: u64 = 0_u64.wrapping_sub(20);
 const KEYS: u64 = 61;
 
 /// Both sides' numbers, and the table.
-struct Loaded {
+struct Numbered {
     addressing: Addressing,
     loaded: Vec<u64>,
     streamed: Vec<u64>,
@@ -101,7 +101,7 @@ struct Loaded {
     table: JoinTable,
 }
 
-impl Loaded {
+impl Numbered {
     fn new(chain: &Chain, addressing: Addressing) -> Self {
         let number = |hash: u64| match addressing {
             Addressing::Hashed => hash,
@@ -189,7 +189,10 @@ impl Loaded {
         let rows: Vec<u32> = rows.filter(|row| !chain.left_out.contains(row)).collect();
         let streamed = Streamed {
             rows: &rows,
-            hashes: &self.streamed,
+            hashes: match self.addressing {
+                Addressing::Hashed => &self.streamed,
+                Addressing::Direct => &[],
+            },
             heads: &heads,
         };
         let can_match = chain.streamed.iter().map(|(_, can_match)| *can_match);
