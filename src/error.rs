@@ -199,3 +199,32 @@ pub(crate) fn bad_keys(side: &str, rows: usize, key: &DataType) -> DataFusionErr
 pub(crate) fn bad_filter(rows: usize, got: usize) -> DataFusionError {
     execution(format!("the join filter gave {got} values for {rows} rows"))
 }
+
+// The node as bytes.
+
+/// Said before what another codec said of bytes that are not ours.
+#[cfg(feature = "proto")]
+pub(crate) const CODEC_NOT_OURS: &str =
+    "these are not the bytes of a GraceHashJoinExec, and the codec inside GraceHashJoinCodec has \
+     no use for them either";
+
+#[cfg(feature = "proto")]
+pub(crate) fn codec_damaged(cause: &str) -> DataFusionError {
+    plan(format!("the bytes of a GraceHashJoinExec are damaged: {cause}"))
+}
+
+#[cfg(feature = "proto")]
+pub(crate) fn codec_version(got: u8, known: u8) -> DataFusionError {
+    plan(format!(
+        "the bytes of a GraceHashJoinExec are of version {got}, and this is version {known}; use \
+         one version of grace-hash-join on all machines"
+    ))
+}
+
+#[cfg(feature = "proto")]
+pub(crate) fn codec_input(encoded: &[DataType], got: &[DataType]) -> DataFusionError {
+    plan(format!(
+        "a GraceHashJoinExec was encoded over an input with columns of types {encoded:?}, and is \
+         decoded over one with {got:?}"
+    ))
+}

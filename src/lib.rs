@@ -124,7 +124,7 @@
 //!
 //! * `datafusion` (default): node, rule and options. Without it the crate depends on `arrow`,
 //!   `datafusion-common` and `datafusion-execution`, and on no plan.
-//! * `proto`: reserved; empty in this version.
+//! * `proto`: the node as bytes, for engines that plan in one process and execute in another.
 //! * `testing`: the crate's own test library. Not a stable interface.
 
 mod bucket;
@@ -149,10 +149,12 @@ pub use join::{
     BuildObserver, GraceHashJoin, GraceHashJoinBuilder, GraceHashJoinStream, JoinKeys,
     ResidualFilter,
 };
+#[cfg(feature = "proto")]
+pub use plan::GraceHashJoinCodec;
 #[cfg(feature = "datafusion")]
 pub use plan::{
     GraceHashJoinExec, GraceHashJoinOptions, SPILL_JOIN_BUILD_BYTES_ENV, SpillableJoinSelection,
-    physical_optimizer_rules,
+    physical_optimizer_rules, rewrite_task_plan,
 };
 pub use stats::JoinStats;
 

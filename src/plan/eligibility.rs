@@ -112,6 +112,10 @@ pub(crate) fn replacement(
     }
     match algorithm {
         Algorithm::SortMerge => sort_merge::check(join).map(|()| Replacement::SortMerge),
+        Algorithm::GraceAlone => match GraceHashJoinExec::try_from_hash_join(join) {
+            Ok(_) => Ok(Replacement::Grace),
+            Err(e) => Err(Refusal::Keys(e.message().into_owned())),
+        },
         Algorithm::Grace => match GraceHashJoinExec::try_from_hash_join(join) {
             Ok(_) => Ok(Replacement::Grace),
             Err(e) => match sort_merge::check(join) {

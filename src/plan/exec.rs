@@ -110,6 +110,12 @@ impl GraceHashJoinExec {
         self.template.join_type
     }
 
+    /// The hash join that plans for this node.
+    #[cfg(feature = "proto")]
+    pub(crate) fn template(&self) -> &HashJoinExec {
+        &self.template
+    }
+
     fn from_template(template: HashJoinExec, config: &GraceHashJoinConfig) -> Result<Self> {
         Ok(Self {
             config: for_partitions(config, &template)?,

@@ -7,16 +7,20 @@
 //! | file | what it knows |
 //! |---|---|
 //! | `exec` | the node: a [`HashJoinExec`](datafusion_physical_plan::joins::HashJoinExec) that plans, and the join that runs |
+//! | `codec` | the node as bytes, for another process (feature `proto`) |
 //! | `display` | how the node reads in `EXPLAIN` |
 //! | `expr` | physical expressions as the join's keys and residual filter |
 //! | `dynamic_filter`, `bounds` | the filter that the build side sends to the probe side's scans |
 //! | `metrics` | the join's counters as DataFusion metrics |
 //! | `options` | what SQL `SET` can say |
 //! | `rule` | which joins are replaced; asks `eligibility` (may it be?), `estimate` (need it be?), `order` (does anyone rely on its order?) and `sort_merge` (the other algorithm) |
+//! | `task` | the same where a plan has travelled to the task that runs it |
 
 #![deny(clippy::indexing_slicing)]
 
 mod bounds;
+#[cfg(feature = "proto")]
+mod codec;
 mod display;
 mod dynamic_filter;
 mod eligibility;
@@ -28,7 +32,11 @@ mod options;
 mod order;
 mod rule;
 mod sort_merge;
+mod task;
 
+#[cfg(feature = "proto")]
+pub use codec::GraceHashJoinCodec;
 pub use exec::GraceHashJoinExec;
 pub use options::GraceHashJoinOptions;
 pub use rule::{SPILL_JOIN_BUILD_BYTES_ENV, SpillableJoinSelection, physical_optimizer_rules};
+pub use task::rewrite_task_plan;

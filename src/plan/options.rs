@@ -24,6 +24,8 @@ use crate::error;
 pub(crate) enum Algorithm {
     Grace,
     SortMerge,
+    /// This crate's join or none; not for SQL, but for plans that must keep their shape.
+    GraceAlone,
 }
 
 /// Which hash joins are replaced.
@@ -217,6 +219,30 @@ impl GraceHashJoinOptions {
     /// The session's options, or the defaults if the extension was not registered.
     pub(crate) fn of(config: &ConfigOptions) -> Self {
         config.extensions.get::<Self>().cloned().unwrap_or_default()
+    }
+
+    /// What another process must [`set`](Self::with), and then resolve, to have `config`. The
+    /// number of partitions is not in it: that is each node's own.
+    ///
+    /// # Errors
+    /// A configuration error if `config` says what only tests can say.
+    #[cfg(feature = "proto")]
+    pub(crate) fn settings(config: &GraceHashJoinConfig) -> Result<Vec<(String, String)>> {
+        let options = Self {
+            fan_out: config.fan_out(),
+            max_level: config.max_level(),
+            spill: config.spill(),
+            codec: config.codec(),
+            ..Self::default()
+        };
+        let defaults = Self::default();
+        let set = KEYS.iter().map(|k| (k, (k.get)(&options)));
+        let set = set.filter(|(k, value)| (k.get)(&defaults) != *value);
+        let setting = |(key, value): (&Key, String)| {
+            Self::default().with(key.name, &value)?;
+            Ok((key.name.to_string(), value))
+        };
+        set.map(setting).collect()
     }
 
     /// What the node carries. The session's compression is looked up now, not when the node runs.

@@ -168,13 +168,14 @@ impl SpillableJoinSelection {
         }
     }
 
-    fn select(
+    /// One run over `plan`, with other options than the session's, where asked for.
+    pub(super) fn select(
         &self,
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
+        options: GraceHashJoinOptions,
         registry: Option<&StatisticsRegistry>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = GraceHashJoinOptions::of(config);
         if !options.is_enabled {
             return Ok(plan);
         }
@@ -205,7 +206,7 @@ impl PhysicalOptimizerRule for SpillableJoinSelection {
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.select(plan, config, None)
+        self.select(plan, config, GraceHashJoinOptions::of(config), None)
     }
 
     fn optimize_with_context(
@@ -216,7 +217,7 @@ impl PhysicalOptimizerRule for SpillableJoinSelection {
         let config = context.config_options();
         let registry = context.statistics_registry();
         let registry = registry.filter(|_| config.optimizer.use_statistics_registry);
-        self.select(plan, config, registry)
+        self.select(plan, config, GraceHashJoinOptions::of(config), registry)
     }
 
     fn name(&self) -> &'static str {
