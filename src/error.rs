@@ -204,13 +204,23 @@ pub(crate) fn bad_filter(rows: usize, got: usize) -> DataFusionError {
 
 /// Said before what another codec said of bytes that are not ours.
 #[cfg(feature = "proto")]
-pub(crate) const CODEC_NOT_OURS: &str =
-    "these are not the bytes of a GraceHashJoinExec, and the codec inside GraceHashJoinCodec has \
+pub(crate) const CODEC_NOT_OURS: &str = "these are not the bytes of a GraceHashJoinExec, and the codec inside GraceHashJoinCodec has \
      no use for them either";
 
 #[cfg(feature = "proto")]
 pub(crate) fn codec_damaged(cause: &str) -> DataFusionError {
-    plan(format!("the bytes of a GraceHashJoinExec are damaged: {cause}"))
+    plan(format!(
+        "the bytes of a GraceHashJoinExec are damaged: {cause}"
+    ))
+}
+
+#[cfg(feature = "proto")]
+pub(crate) fn codec_unknown_fields() -> DataFusionError {
+    plan(
+        "the bytes of a GraceHashJoinExec say more than this version understands; use one version \
+         of grace-hash-join and of DataFusion on all machines"
+            .to_string(),
+    )
 }
 
 #[cfg(feature = "proto")]

@@ -12,6 +12,8 @@ mod planning;
 use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
+use arrow::util::pretty::pretty_format_batches;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinSide, JoinType, NullEquality, Result};
 use datafusion::config::ConfigOptions;
 use datafusion::logical_expr::Operator;
@@ -31,7 +33,7 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning, collect};
 use datafusion::prelude::ParquetReadOptions;
-use grace_hash_join::{GraceHashJoinConfig, GraceHashJoinExec, SpillPolicy};
+use grace_hash_join::{GraceHashJoinConfig, GraceHashJoinExec, SpillPolicy, rewrite_task_plan};
 use planning::{Place, Session, count, decisions, plan, rows, schema, text, unknown};
 
 const GRACE: &[(&str, &str)] = &[("algorithm", "grace"), ("select", "always")];
@@ -480,7 +482,6 @@ async fn with_parquet(
 
 /// A number out of the scans' metrics, as they are shown: the word before `unit`.
 fn scanned(plan: &Arc<dyn ExecutionPlan>, name: &str, unit: &str) -> usize {
-    use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
     let mut sum = 0;
     plan.apply(|node| {
         let metrics = node.metrics().filter(|_| node.name() == "DataSourceExec");
@@ -573,5 +574,74 @@ async fn streams_that_are_dropped_unpolled_hold_nobody_up() -> Result<()> {
             .await
             .expect("the streams end")?;
     }
+    Ok(())
+}
+
+/// The names of all nodes, from the top, with how deep each stands.
+fn shape(plan: &Arc<dyn ExecutionPlan>) -> Vec<(usize, String)> {
+    let text = text(plan);
+    let lines = text.lines().map(|line| {
+        let node = line.trim_start();
+        let name = node.split([':', ' ']).next().unwrap_or_default();
+        (line.len() - node.len(), name.to_string())
+    });
+    lines.collect()
+}
+
+#[tokio::test]
+async fn a_task_s_joins_are_replaced_node_for_node_whatever_their_size() -> Result<()> {
+    let sql = "SELECT l.v, count(*) FROM l JOIN r ON l.k = r.k WHERE r.v > 1 GROUP BY l.v";
+    let mut session = Session::new(Place::Nowhere, &[("fan_out", "4"), ("spill", "all")]);
+    session.memory = 0;
+    let ctx = session.open()?;
+    let before = plan(&ctx, sql).await?;
+    let after = rewrite_task_plan(Arc::clone(&before), ctx.state().config().options())?;
+    let mut expected = shape(&before);
+    for (_, name) in &mut expected {
+        if name == "HashJoinExec" {
+            "GraceHashJoinExec".clone_into(name);
+        }
+    }
+    assert_eq!(shape(&after), expected);
+    let mut nodes = 0;
+    after.apply(|node| {
+        if let Some(node) = node.downcast_ref::<GraceHashJoinExec>() {
+            nodes += 1;
+            let config = node.config();
+            assert_eq!((config.fan_out(), config.spill()), (4, SpillPolicy::All));
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    assert_eq!(nodes, 1, "{}", text(&after));
+    let found = collect(after, ctx.task_ctx()).await?;
+    let found = pretty_format_batches(&found)?.to_string();
+    let mut found: Vec<_> = found.lines().collect();
+    found.sort_unstable();
+    assert_eq!(found, rows(&ctx, sql).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_s_plan_stays_the_same_where_nothing_can_be_replaced() -> Result<()> {
+    let sql = "SELECT l.v, r.v FROM l JOIN r ON l.k = r.k";
+    let off = Session::new(Place::Nowhere, &[("enabled", "false")]);
+    // One build side for two probe partitions.
+    let mut shared = Session::new(Place::Nowhere, &[]);
+    shared.is_partitioned = false;
+    for session in [off, shared] {
+        let ctx = session.open()?;
+        let before = plan(&ctx, sql).await?;
+        let after = rewrite_task_plan(Arc::clone(&before), ctx.state().config().options())?;
+        assert!(Arc::ptr_eq(&before, &after), "{}", text(&after));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_top_of_a_task_s_plan_keeps_its_order() -> Result<()> {
+    let plan: Arc<dyn ExecutionPlan> = Arc::new(full_join(2, PartitionMode::Partitioned)?);
+    assert!(plan.output_ordering().is_some());
+    let after = rewrite_task_plan(Arc::clone(&plan), &ConfigOptions::new())?;
+    assert!(Arc::ptr_eq(&plan, &after), "{}", text(&after));
     Ok(())
 }

@@ -8,16 +8,23 @@
 //! Not its job: the children (DataFusion encodes those beside the node), and other nodes, which are
 //! the inner codec's.
 //!
-//! The bytes: [`MAGIC`], one byte of version, then a protobuf [`Envelope`]. A protobuf reader skips
-//! the fields that it does not know, which here would be a setting silently lost: a version is
-//! therefore read by those who know it and refused by the others, and so is an unknown setting.
+//! The bytes:
+//!
+//! ```text
+//! "grace_hash_join\0" | version, 1 byte | checksum, 8 bytes, little endian | Envelope, protobuf
+//! ```
+//!
+//! Never misread: a protobuf reader takes a message that was cut between two fields for a shorter
+//! one, hence the checksum; and it skips the fields that it does not know, which here would be a
+//! part of a join silently lost. A version is therefore read by those who know it and refused by the
+//! others, an unknown setting is an error, and so is a field that is not there any more once the
+//! message is written again (a newer DataFusion may say more of a join without telling us).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion_common::Result;
-use datafusion_common::config::ConfigOptions;
 use datafusion_execution::TaskContext;
 use datafusion_expr::{AggregateUDF, HigherOrderUDF, ScalarUDF, WindowUDF};
 use datafusion_physical_expr::PhysicalExpr;
@@ -32,16 +39,22 @@ use datafusion_proto::physical_plan::{
 };
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use prost::Message;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::exec::GraceHashJoinExec;
 use super::options::GraceHashJoinOptions;
+use crate::config::GraceHashJoinConfig;
 use crate::error;
 
 /// What the bytes of a [`GraceHashJoinExec`] begin with.
 const MAGIC: &[u8] = b"grace_hash_join\0";
 
-/// Goes up whenever [`Envelope`] changes.
+/// Goes up whenever [`Envelope`] changes, and with each major version of DataFusion, whose bytes are
+/// in it.
 const VERSION: u8 = 1;
+
+/// How many bytes the checksum of the message has.
+const CHECKSUM_BYTES: usize = 8;
 
 /// Everything but the children.
 #[derive(Clone, PartialEq, Message)]
@@ -116,15 +129,13 @@ impl PhysicalExtensionCodec for GraceHashJoinCodec {
         let join = proto_converter.proto_to_execution_plan(&envelope.join()?, &ctx)?;
         let join = with_inputs(join, inputs)?;
         let Some(join) = join.downcast_ref::<HashJoinExec>() else {
-            return Err(error::codec_damaged(&format!("they hold a {}", join.name())));
+            return Err(error::codec_damaged(&format!(
+                "they hold a {}",
+                join.name()
+            )));
         };
-        let mut options = GraceHashJoinOptions::default();
-        for (key, value) in &envelope.settings {
-            options = options.with(key, value)?;
-        }
-        let config = options.resolve(&ConfigOptions::default())?;
         let node = GraceHashJoinExec::try_from_hash_join(join)?;
-        Ok(Arc::new(node.with_config(&config)?))
+        Ok(Arc::new(node.with_config(&envelope.config()?)?))
     }
 
     fn try_encode(
@@ -142,11 +153,8 @@ impl PhysicalExtensionCodec for GraceHashJoinCodec {
             join: Some(Box::new(join)),
             settings: settings.into_iter().collect(),
         };
-        buf.extend_from_slice(MAGIC);
-        buf.push(VERSION);
-        envelope
-            .encode(buf)
-            .map_err(|e| error::internal(format!("a GraceHashJoinExec was not encoded: {e}")))
+        envelope.close(buf);
+        Ok(())
     }
 
     fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
@@ -209,20 +217,47 @@ impl PhysicalExtensionCodec for GraceHashJoinCodec {
 }
 
 impl Envelope {
+    /// Writes what [`Self::open`] reads, magic included.
+    fn close(&self, buf: &mut Vec<u8>) {
+        let message = self.encode_to_vec();
+        buf.extend_from_slice(MAGIC);
+        buf.push(VERSION);
+        buf.extend_from_slice(&xxh3_64(&message).to_le_bytes());
+        buf.extend_from_slice(&message);
+    }
+
     /// Reads what follows the magic.
     fn open(body: &[u8]) -> Result<Self> {
-        match body.split_first() {
-            None => Err(error::codec_damaged("they end before their version")),
-            Some((&VERSION, message)) => {
-                Self::decode(message).map_err(|e| error::codec_damaged(&e.to_string()))
-            }
-            Some((&version, _)) => Err(error::codec_version(version, VERSION)),
+        let body = match body.split_first() {
+            Some((&VERSION, body)) => body,
+            Some((&version, _)) => return Err(error::codec_version(version, VERSION)),
+            None => return Err(error::codec_damaged("they end before their version")),
+        };
+        let Some((checksum, message)) = body.split_first_chunk::<CHECKSUM_BYTES>() else {
+            return Err(error::codec_damaged("they end before their checksum"));
+        };
+        if u64::from_le_bytes(*checksum) != xxh3_64(message) {
+            return Err(error::codec_damaged("their checksum is another"));
         }
+        let envelope = Self::decode(message).map_err(|e| error::codec_damaged(&e.to_string()))?;
+        // What a reader does not know, it does not write.
+        if envelope.encoded_len() != message.len() {
+            return Err(error::codec_unknown_fields());
+        }
+        Ok(envelope)
     }
 
     fn join(&self) -> Result<PhysicalPlanNode> {
         let join = self.join.as_deref().cloned();
         join.ok_or_else(|| error::codec_damaged("they hold no join"))
+    }
+
+    fn config(&self) -> Result<GraceHashJoinConfig> {
+        let mut options = GraceHashJoinOptions::default();
+        for (key, value) in &self.settings {
+            options = options.with(key, value)?;
+        }
+        options.config()
     }
 }
 
@@ -232,7 +267,12 @@ fn without_inputs(node: &GraceHashJoinExec) -> Result<Arc<dyn ExecutionPlan>> {
         Arc::new(EmptyExec::new(child.schema()))
     };
     let placeholders = node.children().iter().map(placeholder).collect();
-    Ok(Arc::new(node.template().builder().with_new_children(placeholders)?.build()?))
+    Ok(Arc::new(
+        node.template()
+            .builder()
+            .with_new_children(placeholders)?
+            .build()?,
+    ))
 }
 
 /// `join` over its real inputs, which must have the schemas of its placeholders: what the join

@@ -186,6 +186,10 @@ const KEYS: &[Key] = &[
     },
 ];
 
+/// The keys that say how a join runs, not whether there is one: what a node carries.
+#[cfg(feature = "proto")]
+const RUNNING: [&str; 4] = ["fan_out", "max_level", "spill", "compression"];
+
 fn put<T>(slot: &mut T, value: Option<T>) -> bool {
     value.map(|v| *slot = v).is_some()
 }
@@ -221,8 +225,8 @@ impl GraceHashJoinOptions {
         config.extensions.get::<Self>().cloned().unwrap_or_default()
     }
 
-    /// What another process must [`set`](Self::with), and then resolve, to have `config`. The
-    /// number of partitions is not in it: that is each node's own.
+    /// What another process must [set](Self::with) to have `config`, also where its defaults are
+    /// others. The number of partitions is not in it: that is each node's own.
     ///
     /// # Errors
     /// A configuration error if `config` says what only tests can say.
@@ -235,14 +239,13 @@ impl GraceHashJoinOptions {
             codec: config.codec(),
             ..Self::default()
         };
-        let defaults = Self::default();
-        let set = KEYS.iter().map(|k| (k, (k.get)(&options)));
-        let set = set.filter(|(k, value)| (k.get)(&defaults) != *value);
-        let setting = |(key, value): (&Key, String)| {
+        let of_running = KEYS.iter().filter(|key| RUNNING.contains(&key.name));
+        let setting = |key: &Key| {
+            let value = (key.get)(&options);
             Self::default().with(key.name, &value)?;
             Ok((key.name.to_string(), value))
         };
-        set.map(setting).collect()
+        of_running.map(setting).collect()
     }
 
     /// What the node carries. The session's compression is looked up now, not when the node runs.
@@ -254,11 +257,23 @@ impl GraceHashJoinOptions {
             SpillCodec::Inherit => codec_of(session.execution.spill_compression),
             codec => codec,
         };
+        Self {
+            codec,
+            ..self.clone()
+        }
+        .config()
+    }
+
+    /// What concerns running, as it stands here.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`].
+    pub(crate) fn config(&self) -> Result<GraceHashJoinConfig> {
         GraceHashJoinConfig::builder()
             .with_fan_out(self.fan_out)
             .with_max_level(self.max_level)
             .with_spill(self.spill)
-            .with_codec(codec)
+            .with_codec(self.codec)
             .build()
     }
 }
