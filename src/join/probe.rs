@@ -120,6 +120,11 @@ impl Waiting<'_> {
         }
     }
 
+    /// Whether rows have to be hashed: to find their bucket, or their matches.
+    fn needs_hashes(&self) -> bool {
+        self.split.is_some() || !self.loaded.table.is_direct()
+    }
+
     /// Joins some probe rows, or sends them to the runs of their buckets.
     async fn join(
         &mut self,
@@ -177,9 +182,10 @@ async fn stream(
             let rows = slice.min(batch.num_rows() - from);
             let start = Instant::now();
             let piece = batch.slice(from, rows);
-            let keys = match &split {
-                None if loaded.table.is_direct() => ctx.unhashed_keys(Side::Probe, &piece)?,
-                _ => ctx.keys(Side::Probe, &piece)?,
+            let needs_hashes = waiting.as_ref().is_some_and(Waiting::needs_hashes);
+            let keys = match needs_hashes {
+                true => ctx.keys(Side::Probe, &piece)?,
+                false => ctx.unhashed_keys(Side::Probe, &piece)?,
             };
             let streamed = StreamedBatch { batch: piece, keys };
             ctx.stats.probe_nanos.add_since(start);
