@@ -360,6 +360,7 @@ async fn options_are_set_and_shown() -> Result<()> {
             "some",
             "one of: estimated, capped, always",
         ),
+        ("repartition_collect_left", "true", "yes", "true or false"),
         ("build_bytes", "4096", "-1", "a number of bytes"),
         ("fan_out", "32", "33", "a power of two from 2 to 256"),
         ("max_level", "3", "300", "a number from 0 to 255"),

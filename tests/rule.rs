@@ -11,6 +11,7 @@ mod planning;
 use std::process::Command;
 use std::sync::Arc;
 
+use arrow::compute::SortOptions;
 use datafusion::common::{JoinType, NullEquality, Result};
 use datafusion::config::ConfigOptions;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -19,10 +20,15 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{binary, col};
+use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::empty::EmptyExec;
-use datafusion::physical_plan::joins::{HashJoinExec, JoinOn, PartitionMode};
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::{HashJoinExec, JoinOn, PartitionMode, SortMergeJoinExec};
+use datafusion::physical_plan::limit::LocalLimitExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 use grace_hash_join::{GraceHashJoinOptions, SPILL_JOIN_BUILD_BYTES_ENV, SpillableJoinSelection};
 use planning::{
     Place, Session, count, decisions, plan, rows, rows_in_order, schema, text, unknown,
@@ -136,6 +142,58 @@ fn always_replaces_without_a_limit_too() -> Result<()> {
 }
 
 #[test]
+fn each_line_of_the_log_has_outcome_estimate_threshold_and_join() -> Result<()> {
+    let line = |options: &[(&'static str, &'static str)], memory| {
+        let mut session = Session::new(Place::Early, options);
+        session.memory = memory;
+        Ok::<_, datafusion::error::DataFusionError>(planned(&session, JOIN)?.1.join("\n"))
+    };
+    let join = "): HashJoinExec: mode=Partitioned, join_type=Inner, on=[(k@0, k@0)]";
+    for (options, memory, start) in [
+        (
+            &[GRACE, ALWAYS][..],
+            0,
+            "replaced by GraceHashJoinExec, select = always (1856 bytes per partition estimated, \
+             no limit known",
+        ),
+        (
+            &[GRACE, CAPPED],
+            1 << 20,
+            "replaced by GraceHashJoinExec, select = capped (1856 bytes per partition estimated, \
+             262144 allowed",
+        ),
+        (
+            &[GRACE],
+            4000,
+            "replaced by GraceHashJoinExec, the build side is too large (1856 bytes per partition \
+             estimated, 1000 allowed",
+        ),
+        (
+            &[],
+            4000,
+            "replaced by SortMergeJoinExec, the build side is too large (1856 bytes per partition \
+             estimated, 1000 allowed",
+        ),
+        (
+            &[GRACE],
+            1 << 20,
+            "kept, the build side fits: 1856 bytes per partition are estimated, 262144 allowed \
+             (1856 bytes per partition estimated, 262144 allowed",
+        ),
+        (
+            &[GRACE],
+            0,
+            "kept, there is no known limit on memory (1856 bytes per partition estimated, no limit \
+             known",
+        ),
+    ] {
+        let line = line(options, memory)?;
+        assert!(line.starts_with(&format!("{start}{join}")), "{line}");
+    }
+    Ok(())
+}
+
+#[test]
 fn joins_stay_where_the_disk_manager_refuses_to_spill() -> Result<()> {
     let session = Session::new(Place::Early, &[GRACE, CAPPED]);
     let runtime = RuntimeEnvBuilder::new()
@@ -174,7 +232,7 @@ fn a_zero_out_of_a_semi_join_is_unknown() -> Result<()> {
 
 #[test]
 fn a_build_side_over_the_threshold_is_replaced_and_one_below_it_stays() -> Result<()> {
-    // `l` has 100 rows of 3 columns: some 2,500 bytes, so 1,250 in each of two partitions.
+    // `l` takes 3,712 bytes, so 1,856 in each of two partitions.
     let over = Session::new(Place::Early, &[GRACE, ("build_bytes", "1000")]);
     let (plan, log) = planned(&over, JOIN)?;
     assert!(plan.contains("GraceHashJoinExec"), "{plan}\n{log:?}");
@@ -217,6 +275,8 @@ fn the_builds_that_stay_fit_together_and_the_smallest_stay() -> Result<()> {
     let threshold: &'static str = (large + small / 2).to_string().leak();
     let (one, log) = planned(&of(threshold), sql)?;
     assert_eq!(count(&one, "GraceHashJoinExec"), 1, "{log:?}");
+    let replaced = log.iter().find(|l| l.contains("replaced")).unwrap();
+    assert!(replaced.contains("not beside the smaller ones"), "{log:?}");
     let kept = log.iter().find(|l| l.contains("kept")).unwrap();
     assert!(kept.contains(&format!("fits: {small} bytes")), "{log:?}");
     Ok(())
@@ -266,8 +326,7 @@ fn not_in_stays() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn volatile_keys_stay() -> Result<()> {
+fn random_key() -> Result<Arc<dyn PhysicalExpr>> {
     use datafusion::functions::math::random;
     use datafusion::physical_expr::ScalarFunctionExpr;
     let random: Arc<dyn PhysicalExpr> = Arc::new(ScalarFunctionExpr::try_new(
@@ -276,8 +335,12 @@ fn volatile_keys_stay() -> Result<()> {
         &schema(),
         Arc::new(ConfigOptions::new()),
     )?);
-    let left = binary(col("f", &schema())?, Operator::Plus, random, &schema())?;
-    let on = vec![(left, col("f", &schema())?)];
+    binary(col("f", &schema())?, Operator::Plus, random, &schema())
+}
+
+#[test]
+fn volatile_keys_stay() -> Result<()> {
+    let on = vec![(random_key()?, col("f", &schema())?)];
     let plan: Arc<dyn ExecutionPlan> = Arc::new(HashJoinExec::try_new(
         unknown(2)?,
         unknown(2)?,
@@ -308,12 +371,15 @@ fn sort_merge_leaves_float_keys_alone() -> Result<()> {
 fn a_second_run_changes_nothing() -> Result<()> {
     for options in [vec![GRACE, CAPPED], vec![CAPPED]] {
         for place in [Place::Early, Place::Appended] {
-            let session = Session::new(place, &options);
-            let ctx = session.open()?;
-            let (plan, _) = decisions(plan(&ctx, JOIN))?;
-            let (again, log) = run(&plan, &options)?;
-            assert!(Arc::ptr_eq(&plan, &again), "{}", text(&again));
-            assert!(log.is_empty(), "{log:?}");
+            for is_merging in [false, true] {
+                let mut session = Session::new(place, &options);
+                session.is_merging = is_merging;
+                let ctx = session.open()?;
+                let (plan, _) = decisions(plan(&ctx, JOIN))?;
+                let (again, log) = run(&plan, &options)?;
+                assert!(Arc::ptr_eq(&plan, &again), "{}", text(&again));
+                assert!(log.is_empty(), "{log:?}");
+            }
         }
     }
     Ok(())
@@ -388,6 +454,279 @@ fn appended_sort_merge_brings_its_sorts_and_keeps_the_partitions() -> Result<()>
     Ok(())
 }
 
+/// A session whose planner makes sort-merge joins.
+fn merging(place: Place, options: &[(&'static str, &'static str)]) -> Session {
+    let mut session = Session::new(place, options);
+    session.is_merging = true;
+    session
+}
+
+#[test]
+fn a_sort_merge_join_whose_sorts_are_its_own_is_replaced_and_they_go() -> Result<()> {
+    for select in [("select", "estimated"), CAPPED, ALWAYS] {
+        for place in [Place::Early, Place::Appended] {
+            let (plan, log) = planned(&merging(place, &[GRACE, select]), JOIN)?;
+            let new = "GraceHashJoinExec: mode=Partitioned, join_type=Inner";
+            assert!(plan.contains(new), "{plan}");
+            assert_eq!(count(&plan, "SortExec"), 0, "{plan}");
+            assert_eq!(count(&plan, "SortMergeJoinExec"), 0, "{plan}");
+            assert_eq!(log.len(), 1, "{log:?}");
+            assert!(
+                log[0].contains("its inputs are sorted for it alone"),
+                "{log:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn sort_merge_joins_stay_with_the_other_algorithm_and_without_a_limit() -> Result<()> {
+    for place in [Place::Early, Place::Appended] {
+        let (plan, log) = planned(&merging(place, &[CAPPED]), JOIN)?;
+        assert_eq!(count(&plan, "SortMergeJoinExec"), 1, "{plan}");
+        assert!(log.is_empty(), "{log:?}");
+        let mut unlimited = merging(place, &[GRACE, CAPPED]);
+        unlimited.memory = 0;
+        let (with, log) = planned(&unlimited, JOIN)?;
+        assert!(log[0].contains("kept, there is no known limit"), "{log:?}");
+        unlimited.place = Place::Nowhere;
+        assert_eq!(with, planned(&unlimited, JOIN)?.0);
+    }
+    Ok(())
+}
+
+#[test]
+fn the_smaller_side_of_a_sort_merge_join_becomes_the_build_side() -> Result<()> {
+    // `r` is ten times as large as `l`.
+    let sql = "SELECT l.v, r.v FROM r JOIN l ON l.k = r.k";
+    for place in [Place::Early, Place::Appended] {
+        let (plan, log) = planned(&merging(place, &[GRACE]), sql)?;
+        assert_eq!(count(&plan, "GraceHashJoinExec"), 1, "{plan}");
+        assert!(log[0].contains("sides swapped"), "{log:?}");
+        let (_, log) = planned(&merging(place, &[GRACE]), JOIN)?;
+        assert!(!log[0].contains("sides swapped"), "{log:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn sort_merge_joins_over_one_another_go_together() -> Result<()> {
+    let sql = "SELECT count(*) FROM l JOIN r ON l.k = r.k JOIN s ON s.k = r.k";
+    for place in [Place::Early, Place::Appended] {
+        let (plan, log) = planned(&merging(place, &[GRACE]), sql)?;
+        assert_eq!(count(&plan, "GraceHashJoinExec"), 2, "{plan}\n{log:?}");
+        assert_eq!(count(&plan, "SortExec"), 0, "{plan}");
+    }
+    Ok(())
+}
+
+/// A session whose tables `a` and `o` are known to be sorted by `v`.
+fn merging_sorted(session: &Session) -> Result<datafusion::prelude::SessionContext> {
+    let ctx = sorted_session(session)?;
+    let order = vec![vec![datafusion::prelude::col("v").sort(true, true)]];
+    let batch = planning::batch(100, 3)?;
+    let by_v = arrow::compute::sort_to_indices(batch.column(1), None, None)?;
+    let batch = arrow::compute::take_record_batch(&batch, &by_v)?;
+    for name in ["a", "b"] {
+        let batches = vec![vec![batch.clone()]];
+        let table = datafusion::catalog::MemTable::try_new(schema(), batches)?;
+        ctx.register_table(name, Arc::new(table.with_sort_order(order.clone())))?;
+    }
+    Ok(ctx)
+}
+
+#[test]
+fn a_sort_merge_join_of_sorted_inputs_stays() -> Result<()> {
+    let sql = "SELECT a.k, b.k FROM a JOIN b ON a.v = b.v";
+    for place in [Place::Early, Place::Appended] {
+        let session = merging(place, &[GRACE, CAPPED]);
+        let ctx = merging_sorted(&session)?;
+        ctx.state_ref()
+            .write()
+            .config_mut()
+            .options_mut()
+            .optimizer
+            .prefer_existing_sort = true;
+        let (plan, log) = decisions(plan(&ctx, sql))?;
+        assert_eq!(count(&text(&plan), "SortExec"), 0, "{}", text(&plan));
+        assert_eq!(count(&text(&plan), "SortMergeJoinExec"), 1);
+        assert!(log[0].contains("kept, its inputs are sorted"), "{log:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_sort_merge_join_whose_output_order_is_used_stays() -> Result<()> {
+    let sql = "SELECT l.k, l.v, r.v FROM l JOIN r ON l.k = r.k ORDER BY l.k NULLS FIRST";
+    for place in [Place::Early, Place::Appended] {
+        let (plan, log) = planned(&merging(place, &[GRACE, CAPPED]), sql)?;
+        assert_eq!(count(&plan, "SortMergeJoinExec"), 1, "{plan}\n{log:?}");
+        assert!(log[0].contains("kept, the order of its output"), "{log:?}");
+        // Another order needs another sort, whichever join is below it.
+        let other = "SELECT l.k, l.v, r.v FROM l JOIN r ON l.k = r.k ORDER BY l.v, r.v";
+        let (plan, _) = planned(&merging(place, &[GRACE, CAPPED]), other)?;
+        assert_eq!(count(&plan, "GraceHashJoinExec"), 1, "{plan}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_sort_merge_join_with_keys_that_cannot_be_computed_again_stays() -> Result<()> {
+    let left = random_key()?;
+    let on = vec![(left, col("f", &schema())?)];
+    let plan: Arc<dyn ExecutionPlan> = Arc::new(SortMergeJoinExec::try_new(
+        unknown(2)?,
+        unknown(2)?,
+        on,
+        None,
+        JoinType::Inner,
+        vec![SortOptions::default()],
+        NullEquality::NullEqualsNothing,
+    )?);
+    let sorted = Arc::clone(&plan).replace_children(
+        plan.children()
+            .into_iter()
+            .map(|side| sorted_by(side, "f"))
+            .collect::<Result<_>>()?,
+        ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
+    )?;
+    assert_kept(&sorted, &[GRACE, CAPPED], "volatile")
+}
+
+fn sorted_by(side: &Arc<dyn ExecutionPlan>, key: &str) -> Result<Arc<dyn ExecutionPlan>> {
+    let order = [PhysicalSortExpr::new_default(col(key, &schema())?)];
+    let order = LexOrdering::new(order).unwrap();
+    let sort = SortExec::new(order, Arc::clone(side)).with_preserve_partitioning(true);
+    Ok(Arc::new(sort))
+}
+
+#[test]
+fn a_sort_that_somebody_between_needs_is_not_the_joins_own() -> Result<()> {
+    // The left side's order is taken through a limit, the right side's through a filter.
+    let limited = |side: &Arc<dyn ExecutionPlan>| -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(LocalLimitExec::new(sorted_by(side, "k")?, 3)))
+    };
+    let filtered = |side: &Arc<dyn ExecutionPlan>| -> Result<Arc<dyn ExecutionPlan>> {
+        let predicate = binary(
+            col("v", &schema())?,
+            Operator::Gt,
+            datafusion::physical_expr::expressions::lit(1_i64),
+            &schema(),
+        )?;
+        let filter = FilterExec::try_new(predicate, sorted_by(side, "k")?)?;
+        Ok(Arc::new(filter))
+    };
+    let merge = |left, right| -> Result<Arc<dyn ExecutionPlan>> {
+        let merge = SortMergeJoinExec::try_new(
+            left,
+            right,
+            on("k", "k")?,
+            None,
+            JoinType::Inner,
+            vec![SortOptions::default()],
+            NullEquality::NullEqualsNothing,
+        )?;
+        // So that the order of its output does not matter.
+        Ok(Arc::new(CoalescePartitionsExec::new(Arc::new(merge))))
+    };
+    let side = unknown(2)?;
+    let both = merge(limited(&side)?, limited(&side)?)?;
+    assert_kept(&both, &[GRACE, CAPPED], "its inputs are sorted without it")?;
+    let (new, _) = run(&merge(limited(&side)?, filtered(&side)?)?, &[GRACE, CAPPED])?;
+    let new = text(&new);
+    assert_eq!(count(&new, "GraceHashJoinExec"), 1, "{new}");
+    assert_eq!(count(&new, "SortExec"), 1, "{new}");
+    assert_eq!(count(&new, "LocalLimitExec"), 1, "{new}");
+    assert_eq!(count(&new, "FilterExec"), 1, "{new}");
+    Ok(())
+}
+
+#[test]
+fn grace_gives_the_rows_of_the_sort_merge_join() -> Result<()> {
+    for spill in ["pressure", "all"] {
+        let options = [GRACE, CAPPED, ("spill", spill), ("fan_out", "4")];
+        assert_same_rows_as(&options, "GraceHashJoinExec", true)?;
+    }
+    Ok(())
+}
+
+const FAR: (&str, &str) = ("repartition_collect_left", "true");
+
+#[test]
+fn a_collected_build_side_far_over_the_threshold_is_partitioned_if_wanted() -> Result<()> {
+    // `l` takes 3,712 bytes.
+    let session = |place, options: &[_], bytes| {
+        let mut all = vec![GRACE, ("build_bytes", bytes)];
+        all.extend_from_slice(options);
+        let mut session = Session::new(place, &all);
+        session.is_partitioned = false;
+        session
+    };
+    let (plan, log) = planned(&session(Place::Early, &[FAR], "1000"), JOIN)?;
+    assert!(
+        plan.contains("GraceHashJoinExec: mode=Partitioned"),
+        "{plan}\n{log:?}"
+    );
+    assert_eq!(count(&plan, "RepartitionExec"), 2, "{plan}");
+    assert!(
+        log[0].contains("a partitioned GraceHashJoinExec"),
+        "{log:?}"
+    );
+    let stays = |session: &Session| {
+        let (plan, log) = planned(session, JOIN)?;
+        assert_eq!(count(&plan, "GraceHashJoinExec"), 0, "{plan}");
+        assert!(log[0].contains("shared by 2 probe"), "{log:?}");
+        Ok::<(), datafusion::error::DataFusionError>(())
+    };
+    stays(&session(Place::Early, &[], "1000"))?;
+    stays(&session(Place::Appended, &[FAR], "1000"))?;
+    // Twice as much is not far over.
+    stays(&session(Place::Early, &[FAR], "2000"))?;
+    // Sort-merge join is not worth two exchanges and two sorts.
+    stays(&session(
+        Place::Early,
+        &[FAR, ("algorithm", "sort_merge")],
+        "1000",
+    ))
+}
+
+#[test]
+fn a_collected_build_side_stays_where_joins_are_not_to_be_repartitioned() -> Result<()> {
+    let mut session = Session::new(Place::Early, &[GRACE, FAR, ("build_bytes", "1000")]);
+    session.is_partitioned = false;
+    let ctx = session.open()?;
+    ctx.state_ref()
+        .write()
+        .config_mut()
+        .options_mut()
+        .optimizer
+        .repartition_joins = false;
+    let (plan, log) = decisions(plan(&ctx, JOIN))?;
+    assert_eq!(count(&text(&plan), "GraceHashJoinExec"), 0, "{log:?}");
+    assert!(log[0].contains("shared by 2 probe"), "{log:?}");
+    Ok(())
+}
+
+#[test]
+fn a_partitioned_join_gives_the_rows_of_the_collecting_one() -> Result<()> {
+    let mut session = Session::new(Place::Early, &[GRACE, FAR, ("build_bytes", "1")]);
+    session.is_partitioned = false;
+    let ctx = session.open()?;
+    session.place = Place::Nowhere;
+    let reference = session.open()?;
+    let mut replaced = 0;
+    for sql in QUERIES {
+        let (plan, _) = decisions(plan(&ctx, sql))?;
+        replaced += count(&text(&plan), "GraceHashJoinExec");
+        let (got, _) = decisions(rows(&ctx, sql))?;
+        let (expected, _) = decisions(rows(&reference, sql))?;
+        assert_eq!(got, expected, "{sql}\n{}", text(&plan));
+    }
+    assert!(replaced >= 6, "{replaced}");
+    Ok(())
+}
+
 const QUERIES: &[&str] = &[
     JOIN,
     "SELECT count(*) FROM l JOIN r ON l.k = r.k",
@@ -404,12 +743,22 @@ const QUERIES: &[&str] = &[
 ];
 
 fn assert_same_rows(options: &[(&'static str, &'static str)], node: &str) -> Result<()> {
+    assert_same_rows_as(options, node, false)
+}
+
+fn assert_same_rows_as(
+    options: &[(&'static str, &'static str)],
+    node: &str,
+    is_merging: bool,
+) -> Result<()> {
     for place in [Place::Early, Place::Appended] {
         for partitions in [1, 3] {
             let mut session = Session::new(place, options);
             session.partitions = partitions;
+            session.is_merging = is_merging;
             let ctx = session.open()?;
             session.place = Place::Nowhere;
+            session.is_merging = false;
             let reference = session.open()?;
             let mut replaced = 0;
             for sql in QUERIES {

@@ -40,8 +40,17 @@ pub(crate) enum Refusal {
     Keys(String),
     /// Sort-merge join cannot compare this type, or not as hash join does.
     SortMergeKey(DataType),
-    /// After enforcement: somebody above relies on the order of the join's output.
+    /// A sort-merge join whose inputs are sorted already, or for somebody else as well.
+    AlreadySorted,
+    /// Somebody above relies on the order of the join's output, and it would be lost.
     OrderReliedOn,
+}
+
+impl Refusal {
+    /// Whether it is because the build side is collected that a join is refused.
+    pub(crate) fn is_about_the_mode(&self) -> bool {
+        matches!(self, Self::SharedBuild { .. } | Self::SplitBuild { .. })
+    }
 }
 
 impl Display for Refusal {
@@ -76,21 +85,35 @@ impl Display for Refusal {
                     "sort-merge join does not compare {key} keys as hash join does"
                 )
             }
-            Self::OrderReliedOn => {
-                write!(
-                    f,
-                    "the order of its output is relied on, and sorting was planned already"
-                )
-            }
+            Self::AlreadySorted => write!(f, "its inputs are sorted without it"),
+            Self::OrderReliedOn => write!(f, "the order of its output is relied on"),
         }
     }
 }
 
-/// Which join can take the place of a hash join.
+/// Which join can take the place of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replacement {
     Grace,
+    /// A grace hash join over partitioned inputs, for a hash join that would collect its build side.
+    Repartitioned,
+    /// A grace hash join for a sort-merge join; its build side is the right one if swapped.
+    Unsorted {
+        is_swapped: bool,
+    },
     SortMerge,
+}
+
+impl Display for Replacement {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Grace => "GraceHashJoinExec",
+            Self::Repartitioned => "a partitioned GraceHashJoinExec",
+            Self::Unsorted { is_swapped: false } => "GraceHashJoinExec without sorts",
+            Self::Unsorted { is_swapped: true } => "GraceHashJoinExec without sorts, sides swapped",
+            Self::SortMerge => "SortMergeJoinExec",
+        })
+    }
 }
 
 /// What `join` can be replaced by, going by its shape alone.

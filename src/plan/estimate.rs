@@ -34,16 +34,26 @@ pub(crate) struct Estimator<'a> {
 }
 
 impl Estimator<'_> {
-    /// The bytes of `join`'s build side in each of its `partitions`.
-    pub(crate) fn build_bytes(&self, join: &HashJoinExec, partitions: usize) -> Estimate {
-        let Ok(statistics) = self.statistics(&join.left) else {
+    /// The bytes of the build side `build` in each of its `partitions`.
+    pub(crate) fn build_bytes(
+        &self,
+        build: &Arc<dyn ExecutionPlan>,
+        partitions: usize,
+    ) -> Estimate {
+        let bytes = self.bytes(build)?;
+        Ok(bytes.div_ceil(partitions.max(1)))
+    }
+
+    /// The bytes that `plan` puts out.
+    pub(crate) fn bytes(&self, plan: &Arc<dyn ExecutionPlan>) -> Estimate {
+        let Ok(statistics) = self.statistics(plan) else {
             return Err("its statistics cannot be computed");
         };
-        let bytes = total_bytes(&statistics, &join.left.schema())?;
-        if bytes == 0 && may_be_made_up(&join.left) {
+        let bytes = total_bytes(&statistics, &plan.schema())?;
+        if bytes == 0 && may_be_made_up(plan) {
             return Err("a zero out of a semi, anti or mark join says nothing");
         }
-        Ok(bytes.div_ceil(partitions.max(1)))
+        Ok(bytes)
     }
 
     fn statistics(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<Statistics>> {

@@ -89,6 +89,17 @@ impl GraceHashJoinExec {
         Ok(node)
     }
 
+    /// Puts a node in the place of the `HashJoinExec` in what `HashJoinExec::swap_inputs` gave: the
+    /// join itself, or one projection above it.
+    pub(crate) fn replace_in(
+        plan: &Arc<dyn ExecutionPlan>,
+        config: &GraceHashJoinConfig,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        in_place_of_the_join(plan, &|join| {
+            Self::try_from_hash_join(join)?.with_config(config)
+        })
+    }
+
     /// This node with another configuration. The number of partitions in it is the node's own,
     /// whatever `config` says.
     ///
@@ -142,20 +153,7 @@ impl GraceHashJoinExec {
     /// Puts this node in the place of the `HashJoinExec` in what the template answered: the join
     /// itself, or one projection above it.
     fn rewrap(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-        if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
-            return Ok(Arc::new(self.derive(join.builder().build()?)?));
-        }
-        if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
-            let join = self.rewrap(projection.input())?;
-            return Arc::clone(plan).replace_children(
-                vec![join],
-                ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
-            );
-        }
-        Err(error::internal(format!(
-            "a hash join answered with a {}, which GraceHashJoinExec cannot take",
-            plan.name()
-        )))
+        in_place_of_the_join(plan, &|join| self.derive(join.builder().build()?))
     }
 
     /// The join that this node runs.
@@ -189,6 +187,27 @@ impl GraceHashJoinExec {
         let mode = format!("{:?}", self.template.mode);
         Err(error::node_partition(&mode, partition, (build, probe)))
     }
+}
+
+/// `plan` with the node that `make` makes of the `HashJoinExec` in it.
+fn in_place_of_the_join(
+    plan: &Arc<dyn ExecutionPlan>,
+    make: &dyn Fn(&HashJoinExec) -> Result<GraceHashJoinExec>,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
+        return Ok(Arc::new(make(join)?));
+    }
+    if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
+        let join = in_place_of_the_join(projection.input(), make)?;
+        return Arc::clone(plan).replace_children(
+            vec![join],
+            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
+        );
+    }
+    Err(error::internal(format!(
+        "a hash join answered with a {}, which GraceHashJoinExec cannot take",
+        plan.name()
+    )))
 }
 
 /// The partitions of the build and the probe side.

@@ -13,7 +13,7 @@
 //! | `dynamic_filter`, `bounds` | the filter that the build side sends to the probe side's scans |
 //! | `metrics` | the join's counters as DataFusion metrics |
 //! | `options` | what SQL `SET` can say |
-//! | `rule` | which joins are replaced; asks `eligibility` (may it be?), `estimate` (need it be?), `order` (does anyone rely on its order?) and `sort_merge` (the other algorithm) |
+//! | `rule`, `pass` | which joins are replaced; asks `eligibility` (may it be?), `estimate` (need it be?), `order` (does anyone rely on its order?), `sort_merge` (the other algorithm) and `merge_join` (the planner's own sort-merge joins), and says why in the words of `decision` |
 //! | `task` | the same where a plan has travelled to the task that runs it |
 
 #![deny(clippy::indexing_slicing)]
@@ -21,15 +21,18 @@
 mod bounds;
 #[cfg(feature = "proto")]
 mod codec;
+mod decision;
 mod display;
 mod dynamic_filter;
 mod eligibility;
 mod estimate;
 mod exec;
 mod expr;
+mod merge_join;
 mod metrics;
 mod options;
 mod order;
+mod pass;
 mod rule;
 mod sort_merge;
 mod task;

@@ -43,6 +43,7 @@ pub(crate) enum Select {
 /// | `enabled` | `true` | `false`: the rule changes nothing |
 /// | `algorithm` | `sort_merge` | `grace`: this crate's join first, sort-merge for shapes that it refuses; `sort_merge`: sort-merge only |
 /// | `select` | `estimated` | `estimated`: joins whose build side is estimated to be too large; `capped`: every convertible join if the memory pool is finite; `always`: every convertible join |
+/// | `repartition_collect_left` | `false` | `true`: a join that collects a build side far over the threshold is partitioned, so that it can spill |
 /// | `build_bytes` | `0` | how large a build side per partition may be; 0: derived from the memory pool's limit |
 /// | `fan_out` | `16` | the most buckets per level, a power of two from 2 to 256 |
 /// | `max_level` | `6` | how often a bucket is split before its pair is joined in chunks |
@@ -64,6 +65,7 @@ pub struct GraceHashJoinOptions {
     pub(crate) is_enabled: bool,
     pub(crate) algorithm: Algorithm,
     pub(crate) select: Select,
+    pub(crate) repartitions_collect_left: bool,
     pub(crate) build_bytes: usize,
     pub(crate) fan_out: usize,
     pub(crate) max_level: u8,
@@ -78,6 +80,7 @@ impl Default for GraceHashJoinOptions {
             is_enabled: true,
             algorithm: Algorithm::SortMerge,
             select: Select::Estimated,
+            repartitions_collect_left: false,
             build_bytes: 0,
             fan_out: config.fan_out(),
             max_level: config.max_level(),
@@ -145,6 +148,14 @@ const KEYS: &[Key] = &[
         good: "one of: estimated, capped, always",
         set: |o, v| put(&mut o.select, value_of(SELECTS, v)),
         get: |o| name_of(SELECTS, &o.select),
+    },
+    Key {
+        name: "repartition_collect_left",
+        description: "Whether a hash join that collects a build side of more than twice what is \
+                      allowed becomes a partitioned join that spills, with exchanges on both sides",
+        good: "true or false",
+        set: |o, v| put(&mut o.repartitions_collect_left, v.parse().ok()),
+        get: |o| o.repartitions_collect_left.to_string(),
     },
     Key {
         name: "build_bytes",

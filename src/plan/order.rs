@@ -6,8 +6,10 @@
 use std::sync::Arc;
 
 use datafusion_common::Result;
+use datafusion_physical_expr::{LexRequirement, OrderingRequirements};
 use datafusion_physical_optimizer::output_requirements::OutputRequirementExec;
 use datafusion_physical_plan::limit::GlobalLimitExec;
+use datafusion_physical_plan::sorts::sort::SortExec;
 use datafusion_physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 /// Whether DataFusion's enforcement of sorts and exchanges is still to come.
@@ -37,36 +39,68 @@ impl Placement {
     }
 }
 
-/// Whether `new` keeps the order that `old` promises, and gives each node the order that it needs.
-/// The two differ by joins that were replaced, and by nothing else.
-pub(crate) fn is_kept(old: &Arc<dyn ExecutionPlan>, new: &Arc<dyn ExecutionPlan>) -> Result<bool> {
-    // The query's own ORDER BY left no node behind.
-    Ok(is_as_ordered(old, new)? && is_kept_below(old, new)?)
+/// Whether `new` keeps the order that `old` promises, and gives each node the order that it needs
+/// and had. The two differ by one join that was replaced, and by nothing else.
+pub(crate) fn is_kept(
+    old: &Arc<dyn ExecutionPlan>,
+    new: &Arc<dyn ExecutionPlan>,
+    placement: Placement,
+) -> Result<bool> {
+    // After enforcement the query's own ORDER BY left no node behind.
+    let is_top_kept = placement == Placement::BeforeEnforcement || is_as_ordered(old, new)?;
+    Ok(is_top_kept && is_kept_below(old, new, placement)?)
 }
 
-fn is_kept_below(old: &Arc<dyn ExecutionPlan>, new: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+fn is_kept_below(
+    old: &Arc<dyn ExecutionPlan>,
+    new: &Arc<dyn ExecutionPlan>,
+    placement: Placement,
+) -> Result<bool> {
     if Arc::ptr_eq(old, new) || old.name() != new.name() {
         return Ok(true);
     }
-    let required = new.required_input_ordering();
-    // Which rows pass a limit depends on the order in which they come.
-    let is_limit = new.fetch().is_some() || new.is::<GlobalLimitExec>();
+    let required = required_of_inputs(new, placement);
+    // Which rows pass a limit depends on the order in which they come, once that was planned.
+    let is_limit = placement == Placement::AfterEnforcement
+        && (new.fetch().is_some() || new.is::<GlobalLimitExec>());
     let (olds, news) = (old.children(), new.children());
     for (index, (old, new)) in olds.into_iter().zip(news).enumerate() {
-        let properties = new.equivalence_properties();
-        if let Some(Some(required)) = required.get(index)
-            && !properties.ordering_satisfy_requirement(required.clone().into_single())?
-        {
-            return Ok(false);
+        if let Some(Some(required)) = required.get(index) {
+            let is_met = |plan: &Arc<dyn ExecutionPlan>| {
+                let properties = plan.equivalence_properties();
+                properties.ordering_satisfy_requirement(required.clone())
+            };
+            if is_met(old)? && !is_met(new)? {
+                return Ok(false);
+            }
         }
         if is_limit && !is_as_ordered(old, new)? {
             return Ok(false);
         }
-        if !is_kept_below(old, new)? {
+        if !is_kept_below(old, new, placement)? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// The orders that a node needs, or that would spare it its work.
+fn required_of_inputs(
+    plan: &Arc<dyn ExecutionPlan>,
+    placement: Placement,
+) -> Vec<Option<LexRequirement>> {
+    match plan.downcast_ref::<SortExec>() {
+        // Enforcement takes a sort away that has nothing to do.
+        Some(sort) if placement == Placement::BeforeEnforcement => {
+            vec![Some(sort.expr().clone().into())]
+        }
+        _ => {
+            let required = plan.required_input_ordering().into_iter();
+            required
+                .map(|r| r.map(OrderingRequirements::into_single))
+                .collect()
+        }
+    }
 }
 
 fn is_as_ordered(old: &Arc<dyn ExecutionPlan>, new: &Arc<dyn ExecutionPlan>) -> Result<bool> {

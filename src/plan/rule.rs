@@ -1,4 +1,4 @@
-//! The optimizer rule: which hash joins are replaced, and by what.
+//! The optimizer rule: which joins are replaced, and by what.
 //!
 //! Job: look at each `HashJoinExec` by itself, never at the session as a whole, and go through
 //! three gates, each of which was paid for:
@@ -11,7 +11,11 @@
 //! Then the estimated build side per partition is compared with a share of the pool, and the builds
 //! that stay hash joins must fit *together*: the smallest stay.
 //!
-//! Not its job: the gates themselves (`eligibility`, `estimate`, `order`).
+//! With `algorithm = grace` the planner's own sort-merge joins are looked at as well: those whose
+//! sorts exist for them alone are replaced, whatever their size.
+//!
+//! Not its job: going through a plan (`pass`), and the gates themselves (`eligibility`, `estimate`,
+//! `order`).
 //!
 //! Invariants: a plan in which nothing is replaced is returned as it came; a second run changes
 //! nothing; the plan is right wherever the rule stands, right after join selection or at the end.
@@ -20,24 +24,17 @@ use std::sync::Arc;
 
 use datafusion_common::Result;
 use datafusion_common::config::ConfigOptions;
-use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_execution::memory_pool::MemoryLimit;
 use datafusion_execution::runtime_env::RuntimeEnv;
 use datafusion_physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion_physical_optimizer::{PhysicalOptimizerContext, PhysicalOptimizerRule};
-use datafusion_physical_plan::execution_plan::replace_children_if_necessary;
-use datafusion_physical_plan::joins::HashJoinExec;
+use datafusion_physical_plan::ExecutionPlan;
 use datafusion_physical_plan::operator_statistics::StatisticsRegistry;
-use datafusion_physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan};
-use log::debug;
 
-use super::eligibility::{self, Refusal, Replacement};
-use super::estimate::{self, Estimate, Estimator};
-use super::exec::GraceHashJoinExec;
-use super::options::{GraceHashJoinOptions, Select};
-use super::order::{self, Placement};
-use super::sort_merge;
-use crate::config::GraceHashJoinConfig;
+use super::estimate::Estimator;
+use super::options::GraceHashJoinOptions;
+use super::order::Placement;
+use super::pass::Pass;
 use crate::error;
 
 /// The environment variable that says how many bytes a hash join's build side may have per
@@ -91,16 +88,10 @@ pub fn physical_optimizer_rules(
 /// Each decision is one line of the log at level `debug`.
 #[derive(Clone, Debug)]
 pub struct SpillableJoinSelection {
-    limit: MemoryCap,
+    /// `None` if it is not known, or if there is none.
+    limit: Option<usize>,
     can_spill: bool,
     env: Env,
-}
-
-/// What is known of the memory pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MemoryCap {
-    Unknown,
-    Finite(usize),
 }
 
 /// What [`SPILL_JOIN_BUILD_BYTES_ENV`] said when the rule was made.
@@ -138,7 +129,7 @@ impl SpillableJoinSelection {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            limit: MemoryCap::Unknown,
+            limit: None,
             can_spill: true,
             env: Env::read(),
         }
@@ -149,8 +140,8 @@ impl SpillableJoinSelection {
     #[must_use]
     pub fn for_runtime(runtime: &RuntimeEnv) -> Self {
         let limit = match runtime.memory_pool.memory_limit() {
-            MemoryLimit::Finite(bytes) => MemoryCap::Finite(bytes),
-            MemoryLimit::Infinite | MemoryLimit::Unknown => MemoryCap::Unknown,
+            MemoryLimit::Finite(bytes) => Some(bytes),
+            MemoryLimit::Infinite | MemoryLimit::Unknown => None,
         };
         Self {
             limit,
@@ -163,7 +154,7 @@ impl SpillableJoinSelection {
     #[must_use]
     pub fn with_memory_limit(bytes: usize) -> Self {
         Self {
-            limit: MemoryCap::Finite(bytes),
+            limit: Some(bytes),
             ..Self::new()
         }
     }
@@ -188,9 +179,10 @@ impl SpillableJoinSelection {
             Env::Unset => Some(options.build_bytes).filter(|b| *b > 0),
         };
         let pass = Pass {
-            rule: self,
+            limit: self.limit,
+            can_spill: self.can_spill,
+            session: config,
             placement: Placement::of(&plan),
-            target_partitions: config.execution.target_partitions,
             estimator: Estimator { registry },
             config: options.resolve(config)?,
             options,
@@ -226,190 +218,5 @@ impl PhysicalOptimizerRule for SpillableJoinSelection {
 
     fn schema_check(&self) -> bool {
         true
-    }
-}
-
-/// What becomes of a hash join.
-type Choice = Result<Replacement, Refusal>;
-
-/// A hash join that may be replaced, and what is known of it.
-struct Candidate {
-    replacement: Replacement,
-    /// Bytes of the build side per partition.
-    estimate: Estimate,
-    /// What they may be; `None` without a cap.
-    threshold: Option<usize>,
-}
-
-/// One run of the rule over one plan.
-struct Pass<'a> {
-    rule: &'a SpillableJoinSelection,
-    options: GraceHashJoinOptions,
-    config: GraceHashJoinConfig,
-    placement: Placement,
-    target_partitions: usize,
-    estimator: Estimator<'a>,
-    /// The threshold per partition, if somebody said one.
-    explicit: Option<usize>,
-}
-
-impl Pass<'_> {
-    fn run(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-        let mut joins = Vec::new();
-        plan.apply(|node| {
-            if node.is::<HashJoinExec>() {
-                joins.push(Arc::clone(node));
-            }
-            Ok(TreeNodeRecursion::Continue)
-        })?;
-        let joins: Vec<&HashJoinExec> = joins.iter().filter_map(|j| j.downcast_ref()).collect();
-        let mut choices = self.choose(&joins);
-        if self.placement == Placement::AfterEnforcement {
-            self.keep_what_is_relied_on(plan, &joins, &mut choices)?;
-        }
-        for (join, choice) in joins.iter().zip(&choices) {
-            log_choice(join, choice);
-        }
-        self.rebuild(plan, &mut choices.iter())
-    }
-
-    /// What becomes of each join, going by its shape and its size.
-    fn choose(&self, joins: &[&HashJoinExec]) -> Vec<Choice> {
-        if self.explicit.is_none()
-            && self.rule.limit == MemoryCap::Unknown
-            && self.options.select != Select::Always
-        {
-            return vec![Err(Refusal::NoCap); joins.len()];
-        }
-        if !self.rule.can_spill {
-            return vec![Err(Refusal::SpillingDisabled); joins.len()];
-        }
-        let candidates = joins.iter().map(|join| self.candidate(join));
-        match self.options.select {
-            Select::Always | Select::Capped => candidates.map(|c| Ok(c?.replacement)).collect(),
-            Select::Estimated => keep_the_smallest(candidates),
-        }
-    }
-
-    fn candidate(&self, join: &HashJoinExec) -> Result<Candidate, Refusal> {
-        let partitions = estimate::partitions(join, self.placement, self.target_partitions);
-        let share = match self.rule.limit {
-            MemoryCap::Finite(limit) => Some(limit / partitions.max(1) / 2),
-            MemoryCap::Unknown => None,
-        };
-        Ok(Candidate {
-            replacement: eligibility::replacement(join, self.options.algorithm, self.placement)?,
-            estimate: self.estimator.build_bytes(join, partitions),
-            threshold: self.explicit.or(share),
-        })
-    }
-
-    /// Takes back the choices that would break an order which somebody relies on.
-    fn keep_what_is_relied_on(
-        &self,
-        plan: &Arc<dyn ExecutionPlan>,
-        joins: &[&HashJoinExec],
-        choices: &mut [Choice],
-    ) -> Result<()> {
-        let mut accepted: Vec<Choice> = vec![Err(Refusal::OrderReliedOn); choices.len()];
-        for (index, (join, choice)) in joins.iter().zip(choices.iter_mut()).enumerate() {
-            let Some(slot) = accepted.get_mut(index) else {
-                continue;
-            };
-            let unconverted = std::mem::replace(slot, choice.clone());
-            let orderings = join.properties().equivalence_properties().oeq_class();
-            if choice.is_err() || orderings.is_empty() {
-                continue;
-            }
-            let new = self.rebuild(plan, &mut accepted.iter())?;
-            if let Some(slot) = accepted.get_mut(index) {
-                *slot = unconverted;
-            }
-            let old = self.rebuild(plan, &mut accepted.iter())?;
-            if order::is_kept(&old, &new)? {
-                if let Some(slot) = accepted.get_mut(index) {
-                    slot.clone_from(choice);
-                }
-            } else {
-                *choice = Err(Refusal::OrderReliedOn);
-            }
-        }
-        Ok(())
-    }
-
-    /// `plan` with its hash joins replaced as `choices` say, in the order of a walk from the top.
-    /// What does not change stays the same node.
-    fn rebuild<'c>(
-        &self,
-        plan: &Arc<dyn ExecutionPlan>,
-        choices: &mut impl Iterator<Item = &'c Choice>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let choice = if plan.is::<HashJoinExec>() {
-            choices.next()
-        } else {
-            None
-        };
-        let children = plan.children().into_iter();
-        let children = children.map(|child| self.rebuild(child, choices));
-        let children = children.collect::<Result<Vec<_>>>()?;
-        let plan = replace_children_if_necessary(Arc::clone(plan), children)?;
-        let (Some(Ok(replacement)), Some(join)) = (choice, plan.downcast_ref::<HashJoinExec>())
-        else {
-            return Ok(plan);
-        };
-        match replacement {
-            Replacement::SortMerge => sort_merge::replace(join, self.placement),
-            Replacement::Grace => {
-                let node = GraceHashJoinExec::try_from_hash_join(join)?;
-                Ok(Arc::new(node.with_config(&self.config)?))
-            }
-        }
-    }
-}
-
-/// Of those that fit by themselves, the smallest stay, as long as they fit together.
-fn keep_the_smallest(candidates: impl Iterator<Item = Result<Candidate, Refusal>>) -> Vec<Choice> {
-    let mut choices: Vec<Choice> = Vec::new();
-    let mut fitting = Vec::new();
-    for (index, candidate) in candidates.enumerate() {
-        choices.push(candidate.and_then(|c| match (c.estimate, c.threshold) {
-            (Err(why), _) => Err(Refusal::UnknownSize(why)),
-            (Ok(_), None) => Err(Refusal::NoCap),
-            (Ok(bytes), Some(threshold)) => {
-                if bytes <= threshold {
-                    fitting.push((index, bytes, threshold));
-                }
-                Ok(c.replacement)
-            }
-        }));
-    }
-    fitting.sort_by_key(|(index, bytes, _)| (*bytes, *index));
-    // In parts of the threshold, since joins differ in how many partitions share the pool.
-    let mut taken = 0.0;
-    for (index, bytes, threshold) in fitting {
-        #[expect(clippy::cast_precision_loss, reason = "an estimate of an estimate")]
-        let part = bytes as f64 / threshold.max(1) as f64;
-        taken += part;
-        if taken > 1.0 {
-            break;
-        }
-        if let Some(choice) = choices.get_mut(index) {
-            *choice = Err(Refusal::Fits { bytes, threshold });
-        }
-    }
-    choices
-}
-
-fn log_choice(join: &HashJoinExec, choice: &Choice) {
-    struct Line<'a>(&'a HashJoinExec);
-    impl std::fmt::Display for Line<'_> {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            self.0.fmt_as(DisplayFormatType::Default, f)
-        }
-    }
-    match choice {
-        Ok(Replacement::Grace) => debug!("replaced by GraceHashJoinExec: {}", Line(join)),
-        Ok(Replacement::SortMerge) => debug!("replaced by SortMergeJoinExec: {}", Line(join)),
-        Err(refusal) => debug!("kept, {refusal}: {}", Line(join)),
     }
 }

@@ -95,6 +95,21 @@ pub(crate) fn replace(join: &HashJoinExec, placement: Placement) -> Result<Arc<d
     Ok(plan)
 }
 
+/// `join` with the sorts that it requires, which a plan before enforcement does not have yet.
+pub(crate) fn with_sorts(join: &SortMergeJoinExec) -> Result<Arc<dyn ExecutionPlan>> {
+    let (lefts, rights): (Vec<_>, Vec<_>) = join.on.iter().cloned().unzip();
+    let merge = SortMergeJoinExec::try_new(
+        sorted(Arc::clone(&join.left), lefts)?,
+        sorted(Arc::clone(&join.right), rights)?,
+        join.on.clone(),
+        join.filter.clone(),
+        join.join_type,
+        vec![SortOptions::default(); join.on.len()],
+        join.null_equality,
+    )?;
+    Ok(Arc::new(merge))
+}
+
 /// `input` with each partition sorted by `keys`, as it is if it is so already.
 fn sorted(
     input: Arc<dyn ExecutionPlan>,

@@ -44,6 +44,8 @@ pub(crate) struct Session {
     pub(crate) partitions: usize,
     /// Whether small builds are partitioned as large ones are.
     pub(crate) is_partitioned: bool,
+    /// Whether the planner prefers sort-merge joins.
+    pub(crate) is_merging: bool,
 }
 
 impl Session {
@@ -54,6 +56,7 @@ impl Session {
             memory: 64 << 20,
             partitions: 2,
             is_partitioned: true,
+            is_merging: false,
         }
     }
 
@@ -84,6 +87,7 @@ impl Session {
             optimizer.hash_join_single_partition_threshold = 0;
             optimizer.hash_join_single_partition_threshold_rows = 0;
         }
+        config.options_mut().optimizer.prefer_hash_join = !self.is_merging;
         let builder = SessionStateBuilder::new().with_config(config);
         let builder = match self.place {
             Place::Nowhere => builder,
