@@ -3,19 +3,20 @@
 //! Job: gather over batches, merge over partitions, and say it as a predicate on the probe side's
 //! keys. Not its job: knowing when it is complete; that is `dynamic_filter`'s.
 //!
-//! Invariant: the predicate holds for every probe row that has a match. Where that is not certain,
-//! a key contributes nothing:
+//! Invariant: the predicate holds for every probe row that has a match. So
 //!
-//! * floats: `-0.0` joins `0.0`, but is below it in the order that comparisons use;
-//! * nested and dictionary types: comparisons with a literal are not sure to exist;
-//! * NULLs under `NullEqualsNull`: they are let through, always.
+//! * floats: `-0.0` joins `0.0`, but is below it in the order that comparisons use: a zero counts as
+//!   both. A NaN among the keys silences its key: statistics of files do not count NaNs;
+//! * dictionaries are looked at by their values;
+//! * nested types contribute nothing: comparisons with a literal are not sure to exist;
+//! * NULLs under `NullEqualsNull` are let through, always.
 
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, PrimitiveArray, downcast_primitive_array};
 use arrow::compute::{
-    max, max_binary, max_binary_view, max_boolean, max_string, max_string_view, min, min_binary,
-    min_binary_view, min_boolean, min_string, min_string_view,
+    cast, max, max_binary, max_binary_view, max_boolean, max_string, max_string_view, min,
+    min_binary, min_binary_view, min_boolean, min_string, min_string_view,
 };
 use arrow::datatypes::{ArrowNumericType, DataType, Schema};
 use datafusion_common::{NullEquality, Result, ScalarValue};
@@ -71,12 +72,7 @@ impl BuildSummary {
     pub(crate) fn add(&mut self, keys: &[ArrayRef]) -> Result<()> {
         self.rows += keys.first().map_or(0, Array::len);
         for (summary, key) in self.keys.iter_mut().zip(keys) {
-            if !can_compare(key.data_type()) {
-                summary.is_mute = true;
-            } else if key.null_count() < key.len() {
-                summary.widen(range(key)?);
-                summary.list(key, self.limits)?;
-            }
+            summary.add(key, self.limits)?;
         }
         Ok(())
     }
@@ -120,6 +116,27 @@ impl BuildSummary {
 }
 
 impl KeySummary {
+    fn add(&mut self, key: &ArrayRef, limits: ListLimits) -> Result<()> {
+        if let DataType::Dictionary(_, values) = key.data_type() {
+            return self.add(&cast(key, values)?, limits);
+        }
+        if !can_compare(key.data_type()) {
+            self.is_mute = true;
+        }
+        if self.is_mute || key.null_count() == key.len() {
+            return Ok(());
+        }
+        match range(key)? {
+            Some((low, high)) if is_nan(&low) || is_nan(&high) => self.is_mute = true,
+            Some((low, high)) => {
+                self.widen(Some((zero(low, false), zero(high, true))));
+                self.list(key, limits)?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
     fn widen(&mut self, other: Option<(ScalarValue, ScalarValue)>) {
         let Some((low, high)) = other else { return };
         self.range = Some(match self.range.take() {
@@ -141,7 +158,8 @@ impl KeySummary {
         for row in (0..key.len()).filter(|row| fits && key.is_valid(*row)) {
             let value = ScalarValue::try_from_array(key, row)?;
             self.bytes += width.max(value.size().saturating_sub(size_of::<ScalarValue>()));
-            values.insert(value);
+            values.insert(zero(value.clone(), true));
+            values.insert(zero(value, false));
             if values.len() > limits.values || self.bytes > limits.bytes {
                 break;
             }
@@ -173,8 +191,14 @@ impl KeySummary {
         let among = match &self.range {
             // All keys are NULL: no value matches.
             None => lit(false),
-            Some((min, _)) if on.data_type(schema)? != min.data_type() => return Ok(None),
-            Some((min, max)) => self.among(on, (min, max), schema)?,
+            Some((min, max)) => {
+                let key = on.data_type(schema)?;
+                let bounds = literal(min, &key).zip(literal(max, &key));
+                let Some((min, max)) = bounds else {
+                    return Ok(None);
+                };
+                self.among(on, [min, max], &key, schema)?
+            }
         };
         if null_equality == NullEquality::NullEqualsNothing {
             return Ok(Some(among));
@@ -186,18 +210,50 @@ impl KeySummary {
     fn among(
         &self,
         on: &Arc<dyn PhysicalExpr>,
-        (min, max): (&ScalarValue, &ScalarValue),
+        [min, max]: [Arc<dyn PhysicalExpr>; 2],
+        key: &DataType,
         schema: &Schema,
     ) -> Result<Arc<dyn PhysicalExpr>> {
-        let compare = |operator, value: &ScalarValue| {
-            binary(Arc::clone(on), operator, lit(value.clone()), schema)
-        };
+        let compare = |operator, value| binary(Arc::clone(on), operator, value, schema);
         let mut parts = vec![compare(Operator::GtEq, min)?, compare(Operator::LtEq, max)?];
-        if let Some(values) = &self.values {
-            let values = values.iter().map(|v| lit(v.clone())).collect();
+        let values = self.values.as_ref();
+        let values = values.and_then(|v| v.iter().map(|v| literal(v, key)).collect());
+        if let Some(values) = values {
             parts.push(in_list(Arc::clone(on), values, &false, schema)?);
         }
         Ok(conjunction(parts))
+    }
+}
+
+/// `value` as a literal of a key's type; `None` if it is of another.
+fn literal(value: &ScalarValue, key: &DataType) -> Option<Arc<dyn PhysicalExpr>> {
+    match key {
+        DataType::Dictionary(index, values) if **values == value.data_type() => {
+            let value = Box::new(value.clone());
+            Some(lit(ScalarValue::Dictionary(index.clone(), value)))
+        }
+        _ => (*key == value.data_type()).then(|| lit(value.clone())),
+    }
+}
+
+fn is_nan(value: &ScalarValue) -> bool {
+    match value {
+        ScalarValue::Float32(Some(v)) => v.is_nan(),
+        ScalarValue::Float64(Some(v)) => v.is_nan(),
+        _ => false,
+    }
+}
+
+/// `value`; but if it is a zero of floats, the one with this sign.
+fn zero(value: ScalarValue, is_positive: bool) -> ScalarValue {
+    match value {
+        ScalarValue::Float32(Some(0.0)) => {
+            ScalarValue::Float32(Some(if is_positive { 0.0 } else { -0.0 }))
+        }
+        ScalarValue::Float64(Some(0.0)) => {
+            ScalarValue::Float64(Some(if is_positive { 0.0 } else { -0.0 }))
+        }
+        other => other,
     }
 }
 
@@ -205,7 +261,8 @@ impl KeySummary {
 fn can_compare(key: &DataType) -> bool {
     use DataType::{
         Binary, BinaryView, Boolean, Date32, Date64, Decimal32, Decimal64, Decimal128, Decimal256,
-        Duration, LargeBinary, LargeUtf8, Time32, Time64, Timestamp, Utf8, Utf8View,
+        Duration, Float32, Float64, LargeBinary, LargeUtf8, Time32, Time64, Timestamp, Utf8,
+        Utf8View,
     };
     key.is_integer()
         || matches!(
@@ -217,6 +274,8 @@ fn can_compare(key: &DataType) -> bool {
                 | Time64(_)
                 | Timestamp(_, _)
                 | Duration(_)
+                | Float32
+                | Float64
                 | Decimal32(_, _)
                 | Decimal64(_, _)
                 | Decimal128(_, _)

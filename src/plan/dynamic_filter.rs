@@ -356,8 +356,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Float64Array, Int64Array};
-    use arrow::datatypes::{DataType, Field, Schema};
+    use arrow::array::{AsArray, DictionaryArray, Float64Array, Int64Array, new_null_array};
+    use arrow::datatypes::{DataType, Field, Int32Type, Schema};
+    use arrow::record_batch::RecordBatch;
     use datafusion_common::JoinType;
     use datafusion_physical_expr::expressions::col;
     use datafusion_physical_plan::empty::EmptyExec;
@@ -372,6 +373,10 @@ mod tests {
         Arc::new(Schema::new(vec![
             field("k", DataType::Int64),
             field("f", DataType::Float64),
+            field(
+                "d",
+                DataType::Dictionary(DataType::Int32.into(), DataType::Utf8.into()),
+            ),
         ]))
     }
 
@@ -544,7 +549,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_values_leave_bounds_only_and_floats_say_nothing() -> Result<()> {
+    async fn many_values_leave_bounds_only() -> Result<()> {
         let plan = Plan::on(1, NOTHING, &["k", "f"])?;
         let mut observer = plan.seat(0)?;
         observer.keys(&[
@@ -552,7 +557,60 @@ mod tests {
             Arc::new(Float64Array::from_iter_values((0..1000).map(f64::from))),
         ])?;
         observer.built().await?;
-        assert_eq!(plan.current()?, "k@0 >= 0 AND k@0 <= 999");
+        assert_eq!(
+            plan.current()?,
+            "k@0 >= 0 AND k@0 <= 999 AND f@1 >= -0 AND f@1 <= 999"
+        );
+        Ok(())
+    }
+
+    /// Which probe keys pass the filter, if the build side has these ones.
+    async fn passing(key: &str, build: ArrayRef, probe: ArrayRef) -> Result<Vec<bool>> {
+        let plan = Plan::on(1, NOTHING, &[key])?;
+        let mut observer = plan.seat(0)?;
+        observer.keys(&[build])?;
+        observer.built().await?;
+        let rows = probe.len();
+        let schema = schema();
+        let columns = schema.fields().iter().map(|field| match field.name() {
+            name if name == key => Arc::clone(&probe),
+            _ => new_null_array(field.data_type(), rows),
+        });
+        let batch = RecordBatch::try_new(Arc::clone(&schema), columns.collect())?;
+        let passes = plan.filter.current()?.evaluate(&batch)?.into_array(rows)?;
+        Ok(passes
+            .as_boolean()
+            .iter()
+            .map(|v| v == Some(true))
+            .collect())
+    }
+
+    #[tokio::test]
+    async fn a_zero_of_floats_is_both_zeros_and_a_nan_silences_its_key() -> Result<()> {
+        let floats = |values: &[f64]| -> ArrayRef { Arc::new(Float64Array::from(values.to_vec())) };
+        let probe = [-1.0, -0.0, 0.0, 0.5, 2.5, 3.0, f64::NAN];
+        for zero in [0.0, -0.0] {
+            let passes = passing("f", floats(&[zero, 2.5]), floats(&probe)).await?;
+            assert_eq!(passes, [false, true, true, false, true, false, false]);
+        }
+        let passes = passing("f", floats(&[2.5, f64::NAN]), floats(&probe)).await?;
+        assert_eq!(passes, [true; 7]);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn dictionaries_are_compared_by_their_values() -> Result<()> {
+        let words = |words: &[&str]| -> ArrayRef {
+            Arc::new(
+                words
+                    .iter()
+                    .copied()
+                    .collect::<DictionaryArray<Int32Type>>(),
+            )
+        };
+        let probe = words(&["a", "b", "c", "b", "d"]);
+        let passes = passing("d", words(&["b", "d", "b"]), probe).await?;
+        assert_eq!(passes, [false, true, false, true, true]);
         Ok(())
     }
 
