@@ -27,7 +27,7 @@ pub(crate) struct Args {
 
     /// Memory limit of every engine but the reference, such as 64MB, 1.5G or 512K; 0 is none.
     #[arg(long, default_value = "64MB", value_name = "SIZE")]
-    pub(crate) memory: Memory,
+    memory: Memory,
 
     /// DataFusion's memory pool that enforces the limit.
     #[arg(long, default_value = "fair")]
@@ -62,6 +62,11 @@ pub(crate) struct Args {
     /// Run everything so often, engines taking turns, and report medians.
     #[arg(long, default_value = "1", value_name = "N")]
     pub(crate) runs: NonZeroUsize,
+
+    /// Compare `grace` in the place of every join it can take with the reference, both without a
+    /// limit, and print the ratios of their times and what their scans skipped.
+    #[arg(long, conflicts_with_all = ["memory", "engine", "format"])]
+    pub(crate) compare: bool,
 
     /// How to print results.
     #[arg(long, default_value = "table")]
@@ -99,12 +104,25 @@ impl Args {
     /// The engines to run, the reference first, each once.
     pub(crate) fn engines(&self) -> Vec<Engine> {
         let mut engines = vec![Engine::Reference];
+        if self.compare {
+            engines.push(Engine::Grace);
+            return engines;
+        }
         for &engine in &self.engine {
             if !engines.contains(&engine) {
                 engines.push(engine);
             }
         }
         engines
+    }
+
+    /// The memory limit of every engine but the reference.
+    pub(crate) fn memory(&self) -> Memory {
+        if self.compare {
+            Memory(None)
+        } else {
+            self.memory
+        }
     }
 
     /// How long a run may take.

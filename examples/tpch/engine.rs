@@ -62,7 +62,7 @@ impl Engine {
 
     /// The pool that the command line asks for.
     fn pool(self, args: &Args) -> Arc<dyn MemoryPool> {
-        match (self, args.memory, args.pool) {
+        match (self, args.memory(), args.pool) {
             (Self::Reference, ..) | (_, Memory(None), _) => {
                 Arc::new(UnboundedMemoryPool::default())
             }
@@ -134,6 +134,9 @@ pub(crate) async fn configure(engine: Engine, args: &Args) -> Result<SessionCont
     .await?;
     for (key, value) in engine.settings() {
         set(&context, key, value).await?;
+    }
+    if args.compare {
+        set(&context, "grace_hash_join.select", "always").await?;
     }
     for setting in args.set.iter().filter(|setting| engine.obeys(&setting.key)) {
         set(&context, &setting.key, &setting.value).await?;

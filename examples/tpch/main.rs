@@ -18,6 +18,8 @@
 //! | `supervisor` | how such a process is started, watched and ended |
 //! | `answer` | when two answers are equal |
 //! | `report` | the table and the JSON |
+//! | `compare` | the table of ratios |
+//! | `scans` | what a plan's scans read and skipped |
 //! | `progress` | what is shown while one waits |
 
 #![expect(
@@ -27,11 +29,13 @@
 
 mod answer;
 mod args;
+mod compare;
 mod data;
 mod engine;
 mod progress;
 mod queries;
 mod report;
+mod scans;
 mod supervisor;
 mod worker;
 
@@ -42,6 +46,7 @@ use clap::Parser;
 use tokio::runtime::Runtime;
 
 use args::Args;
+use compare::Comparison;
 use engine::Engine;
 use report::{Record, Report};
 use supervisor::Task;
@@ -94,6 +99,7 @@ async fn compare(args: &Args) -> Result<bool> {
     let directory = supervisor::run_directory()?;
     let report = Report::new(args, &queries);
     report.start()?;
+    let mut comparison = Comparison::default();
     let mut proven = args.engines().contains(&Engine::Grace);
     for (index, query) in queries.iter().enumerate() {
         let records = compare_query(args, index, &query.name, directory.path()).await?;
@@ -102,6 +108,10 @@ async fn compare(args: &Args) -> Result<bool> {
             .filter(|record| record.engine == Engine::Grace)
             .all(Record::is_right);
         report.query(&records)?;
+        comparison.add(&records);
+    }
+    if args.compare {
+        comparison.print()?;
     }
     if !proven {
         progress::note("exit code 1: 0 is for runs in which grace gave every answer rightly");

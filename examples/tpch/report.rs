@@ -10,11 +10,13 @@ use crate::args::{Args, Format, Memory};
 use crate::engine::Engine;
 use crate::progress;
 use crate::queries::Query;
+use crate::scans::Scans;
 use crate::worker::Outcome;
 
 /// What an engine did with a query, in one run or several.
 pub(crate) struct Record {
-    query: String,
+    /// The query's name.
+    pub(crate) query: String,
     /// The engine.
     pub(crate) engine: Engine,
     outcomes: Vec<Outcome>,
@@ -63,11 +65,22 @@ impl Record {
         }
     }
 
-    fn seconds(&self) -> Option<f64> {
+    /// The median over the runs.
+    pub(crate) fn seconds(&self) -> Option<f64> {
         let mut known: Vec<f64> = self.outcomes.iter().filter_map(|run| run.seconds).collect();
         known.sort_unstable_by(f64::total_cmp);
         let (low, high) = middle(&known)?;
         Some(f64::midpoint(low, high))
+    }
+
+    /// How many joins of this crate the plan has.
+    pub(crate) fn grace_nodes(&self) -> u64 {
+        self.median(|run| run.grace_nodes).unwrap_or(0)
+    }
+
+    /// What the scans of the last run read.
+    pub(crate) fn scans(&self) -> Option<Scans> {
+        self.outcomes.last().and_then(|run| run.scans)
     }
 
     fn median(&self, number: impl Fn(&Outcome) -> Option<u64>) -> Option<u64> {
@@ -92,6 +105,7 @@ impl Record {
             "spill_files": self.median(|run| run.spill_files),
             "plan_spilled_bytes": self.median(|run| run.plan_spilled_bytes),
             "grace_nodes": self.median(|run| run.grace_nodes),
+            "scan_rows": self.scans().map(|scans| scans.rows),
         })
     }
 
@@ -159,7 +173,7 @@ pub(crate) struct Report {
 impl Report {
     /// A report of these queries.
     pub(crate) fn new(args: &Args, queries: &[Query]) -> Self {
-        let limit = match args.memory {
+        let limit = match args.memory() {
             Memory(Some(bytes)) => format!("{} pool of {}", args.pool, human_readable_size(bytes)),
             Memory(None) => "no memory limit".to_owned(),
         };

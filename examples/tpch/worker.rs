@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::args::Args;
 use crate::engine::{Engine, Session};
+use crate::scans::Scans;
 use crate::supervisor;
 use crate::{Error, Result};
 
@@ -43,6 +44,8 @@ pub(crate) struct Outcome {
     pub(crate) plan_spilled_bytes: Option<u64>,
     /// How many joins of this crate the plan has.
     pub(crate) grace_nodes: Option<u64>,
+    /// What its scans read and skipped.
+    pub(crate) scans: Option<Scans>,
     /// The plan with its metrics.
     pub(crate) plan: Option<String>,
 }
@@ -60,6 +63,7 @@ impl Outcome {
             "spill_files": self.spill_files,
             "plan_spilled_bytes": self.plan_spilled_bytes,
             "grace_nodes": self.grace_nodes,
+            "scans": self.scans.map(Scans::to_json),
             "plan": self.plan,
         })
     }
@@ -77,6 +81,7 @@ impl Outcome {
             spill_files: json["spill_files"].as_u64(),
             plan_spilled_bytes: json["plan_spilled_bytes"].as_u64(),
             grace_nodes: json["grace_nodes"].as_u64(),
+            scans: Scans::from_json(&json["scans"]),
             plan: text("plan"),
         }
     }
@@ -144,6 +149,7 @@ async fn measure(engine: Engine, session: &Session, sql: &str, answer: &Path) ->
         outcome.spill_files = Some(own.files);
         outcome.plan_spilled_bytes = Some(all.bytes);
         outcome.grace_nodes = Some(grace.nodes);
+        outcome.scans = Some(Scans::of(plan.as_ref()));
         let display = DisplayableExecutionPlan::with_metrics(plan.as_ref());
         outcome.plan = Some(display.indent(true).to_string());
     }
