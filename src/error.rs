@@ -87,7 +87,11 @@ pub(crate) fn volatile_key(expr: &str) -> DataFusionError {
 
 #[cfg(feature = "datafusion")]
 pub(crate) fn node_null_aware() -> DataFusionError {
-    plan("a null-aware anti join (NOT IN) cannot be a GraceHashJoinExec; keep HashJoinExec".into())
+    plan(
+        "a null-aware anti join (NOT IN) with mode=Partitioned cannot be a GraceHashJoinExec: its \
+         answer depends on all probe rows; it must be CollectLeft with one partition on both sides"
+            .into(),
+    )
 }
 
 #[cfg(feature = "datafusion")]

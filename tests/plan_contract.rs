@@ -96,6 +96,16 @@ fn line(plan: &dyn ExecutionPlan) -> String {
     text.trim().to_string()
 }
 
+/// A plan as a tree, with the node under the name of the hash join, without what a name's length
+/// moves.
+fn tree(plan: &dyn ExecutionPlan) -> String {
+    let tree = DisplayableExecutionPlan::new(plan)
+        .tree_render()
+        .to_string();
+    tree.replace("GraceHashJoinExec", "HashJoinExec     ")
+        .replace([' ', '│'], "")
+}
+
 fn filter_ids(plan: &dyn ExecutionPlan) -> Vec<Option<u64>> {
     let produced = plan.dynamic_expressions_produced();
     produced.iter().map(|e| e.expression_id()).collect()
@@ -153,13 +163,6 @@ fn it_reads_like_a_hash_join_in_all_formats() -> Result<()> {
         verbose.contains("fan_out=16, max_level=6, spill=Pressure"),
         "{verbose}"
     );
-    let tree = |plan: &dyn ExecutionPlan| {
-        let tree = DisplayableExecutionPlan::new(plan)
-            .tree_render()
-            .to_string();
-        tree.replace("GraceHashJoinExec", "HashJoinExec     ")
-            .replace([' ', '│'], "")
-    };
     assert_eq!(tree(node.as_ref()), tree(&join));
     Ok(())
 }
@@ -262,11 +265,19 @@ fn what_it_cannot_join_is_a_plan_error() -> Result<()> {
     let anti = join(
         left(),
         left(),
-        PartitionMode::CollectLeft,
+        PartitionMode::Partitioned,
         JoinType::LeftAnti,
         true,
     )?;
     refuse(&anti, "null-aware");
+    let shared = join(
+        left(),
+        Arc::clone(&two),
+        PartitionMode::CollectLeft,
+        JoinType::LeftAnti,
+        true,
+    )?;
+    refuse(&shared, "1 build and 2 probe partitions");
     let auto = join(left(), left(), PartitionMode::Auto, JoinType::Inner, false)?;
     refuse(&auto, "mode=Auto");
     let shared = join(
@@ -277,6 +288,68 @@ fn what_it_cannot_join_is_a_plan_error() -> Result<()> {
         false,
     )?;
     refuse(&shared, "1 build and 2 probe partitions");
+    Ok(())
+}
+
+/// NOT IN, in one partition, with a filter if that is asked for.
+fn null_aware_join(filter: Option<JoinFilter>) -> Result<HashJoinExec> {
+    let keys = vec![col("k", &schema())?];
+    let join = HashJoinExec::try_new(
+        side(1)?,
+        side(1)?,
+        vec![(Arc::clone(&keys[0]), Arc::clone(&keys[0]))],
+        filter,
+        &JoinType::LeftAnti,
+        Some(vec![2, 0]),
+        PartitionMode::CollectLeft,
+        NullEquality::NullEqualsNothing,
+        true,
+    )?;
+    let join = join.builder().with_fetch(Some(9)).build()?;
+    join.with_dynamic_filter_expr(Arc::new(DynamicFilterPhysicalExpr::new(keys, lit(true))))
+}
+
+#[test]
+fn a_null_aware_join_stays_one_whatever_is_done_to_it() -> Result<()> {
+    let join = null_aware_join(full_join(1, PartitionMode::CollectLeft)?.filter.clone())?;
+    let node = node(&join)?;
+    let shown = line(node.as_ref());
+    assert!(shown.ends_with(", fetch=9, null_aware"), "{shown}");
+    assert_carries(&node, &join);
+    let others = vec![side(1)?, side(1)?];
+    let other = datafusion::physical_plan::execution_plan::replace_children_if_necessary(
+        Arc::clone(&node),
+        others,
+    )?;
+    assert_carries(&other, &join);
+    assert_carries(&reset_plan_states(Arc::clone(&node))?, &join);
+    let fetched = node.with_fetch(Some(3)).unwrap();
+    assert_carries(&fetched.with_fetch(Some(9)).unwrap(), &join);
+    assert_eq!(tree(node.as_ref()), tree(&join));
+    assert!(tree(&join).contains("null_aware"));
+    let per_child = node.input_distribution_requirements().into_per_child();
+    let single = |d: &Distribution| matches!(d, Distribution::SinglePartition);
+    assert!(per_child.iter().all(single));
+    Ok(())
+}
+
+#[test]
+fn a_null_aware_join_s_projection_is_embedded_as_in_a_hash_join() -> Result<()> {
+    let join = null_aware_join(None)?.builder().with_projection(None);
+    let join = join.with_fetch(None).build()?;
+    let node = node(&join)?;
+    let join: Arc<dyn ExecutionPlan> = Arc::new(join);
+    for indices in [&[2, 0][..], &[], &[1]] {
+        let swapped = |plan: &Arc<dyn ExecutionPlan>| {
+            plan.try_swapping_with_projection(&columns(indices, plan)?)
+        };
+        let ours = swapped(&node)?.map(|p| text(&p).replace("GraceHashJoin", "HashJoin"));
+        assert!(
+            ours.as_ref().is_none_or(|p| p.contains("null_aware")),
+            "{ours:?}"
+        );
+        assert_eq!(ours, swapped(&join)?.map(|p| text(&p)), "{indices:?}");
+    }
     Ok(())
 }
 
@@ -294,6 +367,17 @@ fn statistics_are_those_of_the_hash_join() -> Result<()> {
     Ok(())
 }
 
+/// These columns of a plan, by a projection.
+fn columns(indices: &[usize], plan: &Arc<dyn ExecutionPlan>) -> Result<ProjectionExec> {
+    let column = |i: &usize| {
+        let name = plan.schema().field(*i).name().clone();
+        let expr: Arc<dyn PhysicalExpr> = Arc::new(Column::new(&name, *i));
+        ProjectionExpr { expr, alias: name }
+    };
+    let columns = indices.iter().map(column).collect::<Vec<_>>();
+    ProjectionExec::try_new(columns, Arc::clone(plan))
+}
+
 #[test]
 fn a_projection_is_embedded_as_in_a_hash_join() -> Result<()> {
     let join = full_join(2, PartitionMode::Partitioned)?;
@@ -303,17 +387,6 @@ fn a_projection_is_embedded_as_in_a_hash_join() -> Result<()> {
         .with_fetch(None)
         .build()?;
     let node = node(&join)?;
-    let columns = |indices: &[usize], plan: &Arc<dyn ExecutionPlan>| {
-        let column = |i: &usize| {
-            let name = plan.schema().field(*i).name().clone();
-            let expr: Arc<dyn PhysicalExpr> = Arc::new(Column::new(&name, *i));
-            ProjectionExpr { expr, alias: name }
-        };
-        ProjectionExec::try_new(
-            indices.iter().map(column).collect::<Vec<_>>(),
-            Arc::clone(plan),
-        )
-    };
     let join: Arc<dyn ExecutionPlan> = Arc::new(join);
     for indices in [&[4, 1, 2][..], &[], &[5, 4, 3, 2, 1, 0]] {
         let ours = node.try_swapping_with_projection(&columns(indices, &node)?)?;

@@ -9,7 +9,7 @@
 //!   both. A NaN among the keys silences its key: statistics of files do not count NaNs;
 //! * dictionaries are looked at by their values;
 //! * nested types contribute nothing: comparisons with a literal are not sure to exist;
-//! * NULLs under `NullEqualsNull` are let through, always.
+//! * NULLs are let through, always, where the join asks for them (`NullEqualsNull`, NOT IN).
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use arrow::compute::{
     min_binary, min_binary_view, min_boolean, min_string, min_string_view,
 };
 use arrow::datatypes::{ArrowNumericType, DataType, Schema};
-use datafusion_common::{NullEquality, Result, ScalarValue};
+use datafusion_common::{Result, ScalarValue};
 use datafusion_expr_common::operator::Operator;
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{binary, in_list, is_null, lit};
@@ -95,19 +95,20 @@ impl BuildSummary {
         }
     }
 
-    /// What holds for the key expressions `on` of every probe row that has a match.
+    /// What holds for the key expressions `on` of every probe row that has a match, or, if
+    /// `passes_nulls`, a NULL key.
     pub(crate) fn predicate(
         &self,
         on: &[&Arc<dyn PhysicalExpr>],
         schema: &Schema,
-        null_equality: NullEquality,
+        passes_nulls: bool,
     ) -> Result<Arc<dyn PhysicalExpr>> {
         if self.rows == 0 || on.len() != self.keys.len() {
             return Ok(lit(self.rows != 0));
         }
         let mut parts = Vec::new();
         for (key, on) in self.keys.iter().zip(on) {
-            if let Some(part) = key.predicate(on, schema, null_equality)? {
+            if let Some(part) = key.predicate(on, schema, passes_nulls)? {
                 parts.push(part);
             }
         }
@@ -183,7 +184,7 @@ impl KeySummary {
         &self,
         on: &Arc<dyn PhysicalExpr>,
         schema: &Schema,
-        null_equality: NullEquality,
+        passes_nulls: bool,
     ) -> Result<Option<Arc<dyn PhysicalExpr>>> {
         if self.is_mute {
             return Ok(None);
@@ -200,7 +201,7 @@ impl KeySummary {
                 self.among(on, [min, max], &key, schema)?
             }
         };
-        if null_equality == NullEquality::NullEqualsNothing {
+        if !passes_nulls {
             return Ok(Some(among));
         }
         let is_null = is_null(Arc::clone(on))?;

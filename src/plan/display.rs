@@ -56,6 +56,9 @@ fn fmt_line(join: &HashJoinExec, f: &mut Formatter<'_>) -> fmt::Result {
     if let Some(fetch) = join.fetch() {
         write!(f, ", fetch={fetch}")?;
     }
+    if join.null_aware {
+        write!(f, ", null_aware")?;
+    }
     Ok(())
 }
 
@@ -69,6 +72,9 @@ fn fmt_tree(join: &HashJoinExec, f: &mut Formatter<'_>) -> fmt::Result {
     writeln!(f, "on={}", list(join.on.iter().map(pair)))?;
     if join.null_equality == NullEquality::NullEqualsNull {
         writeln!(f, "NullsEqual: true")?;
+    }
+    if join.null_aware {
+        writeln!(f, "null_aware")?;
     }
     if let Some(filter) = &join.filter {
         writeln!(f, "filter={filter}")?;

@@ -12,6 +12,10 @@
 //! early) ends the round with the filter `true`. A new round starts by making the filter `true`
 //! again and by closing the old one, so that the plan can be executed again with other data.
 //!
+//! A null-aware join (`NOT IN`) also asks whether there is a probe row at all, and one with a NULL
+//! key. So the filter lets NULL keys pass, and stays `true` where a build key may be NULL: such a
+//! row comes out if the probe side is empty, and no filter may make it look empty.
+//!
 //! Why nothing hangs: a partition waits for as long as all others are under way, and each of those
 //! ends in a report or gives up its seat. If one was not polled within [`PATIENCE`], nobody knows
 //! whether it ever will be (streams read one after the other, or in another process), and the round
@@ -75,7 +79,8 @@ impl SharedFilter {
             Some(id) => contains(&join.right, id)?,
             None => false,
         };
-        if !is_used || !optimizer.enable_join_dynamic_filter_pushdown {
+        let is_wanted = is_used && optimizer.enable_join_dynamic_filter_pushdown;
+        if !is_wanted || asks_for_probe_rows(join) {
             self.filter.mark_complete();
             return Ok(None);
         }
@@ -123,6 +128,13 @@ pub(crate) fn dynamic_filter(join: &HashJoinExec) -> Option<Arc<DynamicFilterPhy
     produced.downcast().ok()
 }
 
+/// Whether it makes a difference if a probe row without a match is there at all.
+fn asks_for_probe_rows(join: &HashJoinExec) -> bool {
+    let schema = join.left.schema();
+    let mut keys = join.on.iter().map(|(build, _)| build.nullable(&schema));
+    join.null_aware && keys.any(|is_nullable| is_nullable.unwrap_or(true))
+}
+
 /// Whether an expression anywhere in `plan` is, or contains, the one with this id.
 fn contains(plan: &Arc<dyn ExecutionPlan>, id: u64) -> Result<bool> {
     plan.exists(|node| {
@@ -168,7 +180,8 @@ struct RoundState {
 struct Round {
     filter: Arc<DynamicFilterPhysicalExpr>,
     probe_schema: SchemaRef,
-    null_equality: NullEquality,
+    /// Whether probe rows with a NULL key are let through.
+    passes_nulls: bool,
     state: Mutex<RoundState>,
     closed: watch::Sender<bool>,
 }
@@ -178,7 +191,7 @@ impl Round {
         Self {
             filter,
             probe_schema: join.right.schema(),
-            null_equality: join.null_equality,
+            passes_nulls: join.null_aware || join.null_equality == NullEquality::NullEqualsNull,
             state: Mutex::new(RoundState {
                 progress: vec![Progress::Absent; partitions],
                 gathered: None,
@@ -235,7 +248,7 @@ impl Round {
     fn publish(&self, summary: &BuildSummary) -> Result<()> {
         // The filter's own children, since the node's keys may have been rewritten since.
         let on = self.filter.children();
-        let predicate = summary.predicate(&on, &self.probe_schema, self.null_equality)?;
+        let predicate = summary.predicate(&on, &self.probe_schema, self.passes_nulls)?;
         self.filter.update(predicate)
     }
 
@@ -392,22 +405,45 @@ mod tests {
         }
 
         fn on(partitions: usize, null_equality: NullEquality, keys: &[&str]) -> Result<Self> {
+            let nulls = (null_equality, false);
+            Self::of(partitions, JoinType::Inner, nulls, (keys, &schema()))
+        }
+
+        /// NOT IN, with a build key that may be NULL or not.
+        fn not_in(is_nullable: bool) -> Result<Self> {
+            let field = Field::new("k", DataType::Int64, is_nullable);
+            let build = Arc::new(Schema::new(vec![field]));
+            Self::of(1, JoinType::LeftAnti, (NOTHING, true), (&["k"], &build))
+        }
+
+        fn of(
+            partitions: usize,
+            join_type: JoinType,
+            (null_equality, null_aware): (NullEquality, bool),
+            (keys, build_schema): (&[&str], &SchemaRef),
+        ) -> Result<Self> {
             let keys = keys.iter().map(|k| col(k, &schema()));
             let keys = keys.collect::<Result<Vec<_>>>()?;
             let filter = Arc::new(DynamicFilterPhysicalExpr::new(keys.clone(), lit(true)));
-            let scan = || Arc::new(EmptyExec::new(schema()).with_partitions(partitions));
+            let scan = |schema: &SchemaRef| {
+                Arc::new(EmptyExec::new(Arc::clone(schema)).with_partitions(partitions))
+            };
             let predicate: Arc<dyn PhysicalExpr> = Arc::<DynamicFilterPhysicalExpr>::clone(&filter);
-            let probe = FilterExec::try_new(predicate, scan())?;
+            let probe = FilterExec::try_new(predicate, scan(&schema()))?;
+            let mode = match null_aware {
+                true => PartitionMode::CollectLeft,
+                false => PartitionMode::Partitioned,
+            };
             let join = HashJoinExec::try_new(
-                scan(),
+                scan(build_schema),
                 Arc::new(probe),
                 keys.iter().cloned().zip(keys.iter().cloned()).collect(),
                 None,
-                &JoinType::Inner,
+                &join_type,
                 None,
-                PartitionMode::Partitioned,
+                mode,
                 null_equality,
-                false,
+                null_aware,
             )?;
             let join = join.with_dynamic_filter_expr(Arc::clone(&filter))?;
             let shared = SharedFilter::of(&join).unwrap();
@@ -545,6 +581,26 @@ mod tests {
         assert!(current.ends_with("OR k@0 IS NULL"), "{current}");
         plan.started(0, &[None])?.built().await?;
         assert_eq!(plan.current()?, "false OR k@0 IS NULL");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_not_in_never_loses_a_null_of_its_probe_side() -> Result<()> {
+        let plan = Plan::not_in(false)?;
+        plan.started(0, &[Some(1), Some(4)])?.built().await?;
+        let current = plan.current()?;
+        assert!(current.starts_with("k@0 >= 1 AND k@0 <= 4"), "{current}");
+        assert!(current.ends_with("OR k@0 IS NULL"), "{current}");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_not_in_that_asks_for_an_empty_probe_side_is_not_filtered() -> Result<()> {
+        let plan = Plan::not_in(true)?;
+        let config = SessionConfig::new();
+        assert!(plan.shared.observe(&plan.join, 0, &config)?.is_none());
+        assert_eq!(plan.current()?, "true");
+        assert!(plan.is_complete());
         Ok(())
     }
 

@@ -34,7 +34,8 @@ pub(crate) enum Refusal {
     SplitBuild { build: usize },
     /// After enforcement: both sides of a partitioned join must have as many partitions.
     PartitionCounts { build: usize, probe: usize },
-    /// `NOT IN`: the answer depends on NULLs anywhere on the probe side.
+    /// `NOT IN`: the answer depends on NULLs anywhere on the probe side, so it cannot be worked out
+    /// by partition; nor by a sort-merge join.
     NullAware,
     /// The join's keys cannot be computed again, or not be hashed and compared.
     Keys(String),
@@ -77,7 +78,11 @@ impl Display for Refusal {
                 f,
                 "the build side has {build} partitions but the probe side {probe}"
             ),
-            Self::NullAware => write!(f, "the join is null-aware (NOT IN)"),
+            Self::NullAware => write!(
+                f,
+                "the join is null-aware (NOT IN), which is neither for several partitions nor for a \
+                 sort-merge join"
+            ),
             Self::Keys(why) => write!(f, "the join keys are not supported: {why}"),
             Self::SortMergeKey(key) => {
                 write!(
@@ -126,7 +131,7 @@ pub(crate) fn replacement(
     placement: Placement,
 ) -> Result<Replacement, Refusal> {
     check_mode(join, placement)?;
-    if join.null_aware {
+    if join.null_aware && join.mode == PartitionMode::Partitioned {
         return Err(Refusal::NullAware);
     }
     // The first limit takes the first rows in the order that was planned.

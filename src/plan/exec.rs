@@ -12,7 +12,8 @@
 //! * No order of the probe side is promised, neither in [`ExecutionPlan::maintains_input_order`]
 //!   nor in the equivalence properties: spilled buckets come out after resident ones.
 //! * `CollectLeft` is one partition on both sides, required of both, so that no later rule can
-//!   widen the probe side: one partition's join sees all build rows and all probe rows.
+//!   widen the probe side: one partition's join sees all build rows and all probe rows. A null-aware
+//!   join (`NOT IN`), whose answer depends on all probe rows, is nothing else.
 //! * `downcast_delegate` stays `None`: rules that look for a `HashJoinExec` must not find, and
 //!   rebuild, the template.
 
@@ -49,7 +50,7 @@ use crate::join::{BuildObserver, GraceHashJoin, ResidualFilter};
 ///
 /// It reads the left input (build) into memory, as far as the memory pool allows, and streams the
 /// right one (probe) past it; see [`crate::GraceHashJoin`] for how. Its output is not in probe
-/// order. Null-aware anti joins (`NOT IN`) are not supported in this version.
+/// order.
 ///
 /// Made by [`SpillableJoinSelection`](crate::SpillableJoinSelection), or from a `HashJoinExec` by
 /// [`Self::try_from_hash_join`].
@@ -64,14 +65,14 @@ pub struct GraceHashJoinExec {
 
 impl GraceHashJoinExec {
     /// The same join as `join`, with everything that it carries: projection, fetch, filter, null
-    /// equality and dynamic filter.
+    /// equality, null-awareness and dynamic filter.
     ///
     /// # Errors
-    /// A plan error if the join is null-aware, if its mode is neither `Partitioned` nor
-    /// `CollectLeft` with one partition on both sides, if a key is volatile, or if a key's type
-    /// cannot be hashed and compared.
+    /// A plan error if the join's mode is neither `Partitioned` nor `CollectLeft` with one partition
+    /// on both sides, if it is null-aware (`NOT IN`) and `Partitioned`, if a key is volatile, or if
+    /// a key's type cannot be hashed and compared.
     pub fn try_from_hash_join(join: &HashJoinExec) -> Result<Self> {
-        if join.null_aware {
+        if join.null_aware && join.mode == PartitionMode::Partitioned {
             return Err(error::node_null_aware());
         }
         let (build, probe) = partition_counts(join);

@@ -25,6 +25,9 @@ use crate::error;
 
 /// Whether sort-merge join gives the same rows.
 pub(crate) fn check(join: &HashJoinExec) -> Result<(), Refusal> {
+    if join.null_aware {
+        return Err(Refusal::NullAware);
+    }
     let schema = join.left.schema();
     for (left, right) in &join.on {
         if is_volatile(left) || is_volatile(right) {

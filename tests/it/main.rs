@@ -16,6 +16,7 @@ mod anchors;
 mod cancel;
 mod faults;
 mod matrix;
+mod not_in;
 mod observer;
 mod payloads;
 mod properties;
