@@ -81,6 +81,9 @@ pub struct GraceHashJoinConfig {
     /// The most rows of a table.
     #[cfg(feature = "testing")]
     max_rows: usize,
+    /// The most bytes of a column in one piece.
+    #[cfg(feature = "testing")]
+    max_merged_bytes: usize,
 }
 
 impl Default for GraceHashJoinConfig {
@@ -95,6 +98,8 @@ impl Default for GraceHashJoinConfig {
             hash_mask: u64::MAX,
             #[cfg(feature = "testing")]
             max_rows: usize::MAX,
+            #[cfg(feature = "testing")]
+            max_merged_bytes: usize::MAX,
         }
     }
 }
@@ -161,8 +166,19 @@ impl GraceHashJoinConfig {
         self
     }
 
+    /// A column of more bytes is not put into one piece, as one of over a GiB is not.
+    #[must_use]
+    pub fn with_max_merged_bytes(mut self, max_merged_bytes: usize) -> Self {
+        self.max_merged_bytes = max_merged_bytes;
+        self
+    }
+
     pub(crate) fn max_rows(&self) -> usize {
         self.max_rows
+    }
+
+    pub(crate) fn max_merged_bytes(&self) -> usize {
+        self.max_merged_bytes
     }
 
     pub(crate) fn hash_mask(&self) -> u64 {

@@ -271,10 +271,21 @@ impl LoadedColumn {
     }
 }
 
+#[cfg_attr(
+    not(feature = "testing"),
+    expect(unused_variables, reason = "only tests set another cap")
+)]
+fn max_merged_bytes(ctx: &JoinContext) -> usize {
+    #[cfg(feature = "testing")]
+    return MAX_MERGED_BYTES.min(ctx.join.config.max_merged_bytes());
+    #[cfg(not(feature = "testing"))]
+    MAX_MERGED_BYTES
+}
+
 /// One array out of many, if memory for the copy is granted.
 fn merge(ctx: &JoinContext, pieces: Vec<ArrayRef>) -> Result<LoadedColumn> {
     let bytes = pieces.iter().map(column_bytes).sum::<usize>();
-    if bytes > MAX_MERGED_BYTES {
+    if bytes > max_merged_bytes(ctx) {
         return Ok(LoadedColumn::Pieces(pieces));
     }
     let Some(copy) = ctx.budget.try_lease(bytes) else {

@@ -118,8 +118,15 @@ impl Output {
         let mut from = 0;
         while from < rows {
             let piece = (self.batch_size - self.gathered.rows).min(rows - from);
-            self.gather(batch.slice(from, piece));
-            from += piece;
+            let piece = batch.slice(from, piece);
+            if self.gathered.rows > 0 && self.gathered.bytes + rows_bytes(&piece) > self.most_bytes
+            {
+                // Together they would be larger than a batch may be.
+                self.finish().await?;
+                continue;
+            }
+            from += piece.num_rows();
+            self.gather(piece);
             if self.is_full() {
                 self.finish().await?;
             }

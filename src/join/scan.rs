@@ -31,6 +31,7 @@ use datafusion_common::Result;
 use super::assemble::{Source, Sources, assemble, filter_input};
 use super::columns::LoadedRows;
 use super::context::{JoinContext, all_rows};
+use super::first::FirstMatches;
 use super::loaded::Loaded;
 use crate::error;
 use crate::keys::{KeyComparator, Keys, ordinals};
@@ -91,6 +92,8 @@ pub(crate) struct Scan<'a> {
     ask: &'a mut Ask,
     /// The part of each row's chain that is still to be walked.
     heads: Vec<Link>,
+    /// The search for first matches, where those decide and are not all found.
+    seeking: Option<FirstMatches>,
     /// Streamed rows whose chains are walked; the same as the rows asked about, or fewer.
     walk: Vec<u32>,
     cursor: Cursor,
@@ -127,7 +130,8 @@ impl<'a> Scan<'a> {
             let columns = &streamed.keys.columns;
             Some(KeyComparator::new(keys, key_starts, columns)?)
         };
-        let most_pairs = most_pairs(ctx, rows, &streamed.batch, most_bytes);
+        let batch = (side.other(), &streamed.batch);
+        let most_pairs = most_pairs(ctx, rows, batch, most_bytes);
         let mut scan = Self {
             ctx,
             side: *side,
@@ -139,6 +143,7 @@ impl<'a> Scan<'a> {
             walk: ask.rows.clone(),
             ask,
             heads: heads(table, &streamed.keys),
+            seeking: None,
             cursor: Cursor::default(),
             candidates: Candidates::default(),
             ready: Candidates::default(),
@@ -171,7 +176,34 @@ impl<'a> Scan<'a> {
         if self.ctx.join.filter.is_some() {
             return;
         }
-        let first = self.first_matches();
+        self.seeking = Some(FirstMatches::new(&self.heads, &self.walk));
+    }
+
+    /// Finds first matches, as far as one piece of work goes; says whether that is all of them.
+    fn seek(&mut self) -> bool {
+        let Some(seeking) = &mut self.seeking else {
+            return true;
+        };
+        let found = match &self.comparator {
+            None => self.heads.clone(),
+            Some(comparator) => {
+                let (hashes, stats) = (&self.streamed.keys.hashes, &self.ctx.stats);
+                if !seeking.go_on(self.table, comparator, hashes, stats) {
+                    return false;
+                }
+                self.seeking
+                    .take()
+                    .map(FirstMatches::found)
+                    .unwrap_or_default()
+            }
+        };
+        self.seeking = None;
+        self.note_first(&found);
+        true
+    }
+
+    /// Leaves in the walk what the first matches do not decide.
+    fn note_first(&mut self, first: &[Link]) {
         let Self {
             walk,
             table,
@@ -201,41 +233,6 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The link to the first matching loaded row of each streamed row to walk, by rounds over all of
-    /// them: a row whose candidate of this round has another key stands on its next one in the next
-    /// round.
-    fn first_matches(&self) -> Vec<Link> {
-        let Some(comparator) = &self.comparator else {
-            return self.heads.clone();
-        };
-        let hashes = &self.streamed.keys.hashes;
-        let mut first = vec![Link::NONE; self.heads.len()];
-        let seek = |from: Link, row: u32| self.table.seek(from, hashes[row as usize]);
-        let mut at: Vec<(Link, u32)> = self
-            .walk
-            .iter()
-            .map(|row| (seek(self.heads[*row as usize], *row), *row))
-            .filter(|(link, _)| *link != Link::NONE)
-            .collect();
-        while !at.is_empty() {
-            self.ctx.stats.candidates.add(at.len());
-            let loaded = at.iter().map(|(link, _)| self.table.row(*link)).collect();
-            let streamed = at.iter().map(|(_, row)| *row).collect();
-            let mut pairs = Candidates { loaded, streamed };
-            comparator.retain_equal(&mut pairs.loaded, &mut pairs.streamed);
-            let mut equal = pairs.streamed.into_iter().peekable();
-            at.retain_mut(|(link, row)| {
-                if equal.next_if_eq(row).is_some() {
-                    first[*row as usize] = *link;
-                    return false;
-                }
-                *link = seek(self.table.after(*link), *row);
-                *link != Link::NONE
-            });
-        }
-        first
-    }
-
     /// Does a bounded piece of work.
     ///
     /// # Errors
@@ -243,6 +240,9 @@ impl<'a> Scan<'a> {
     pub(crate) fn step(&mut self) -> Result<Step> {
         if self.ready_from < self.ready.loaded.len() {
             return self.next_ready();
+        }
+        if !self.seek() {
+            return Ok(Step::Nothing);
         }
         self.skip_decided();
         if self.cursor.position == self.walk.len() {
@@ -427,20 +427,28 @@ fn heads(table: &JoinTable, keys: &Keys) -> Vec<Link> {
     heads
 }
 
-/// How many pairs a step may give: about `most_bytes`, whichever rows they are, and a batch.
+/// How many pairs, or single rows, a step may give: about `most_bytes`, whichever rows they are, and
+/// a batch.
 fn most_pairs(
     ctx: &JoinContext,
     loaded: &LoadedRows,
-    streamed: &RecordBatch,
+    streamed: (Side, &RecordBatch),
     most_bytes: usize,
 ) -> usize {
     let most = ctx.batch_size.max(1);
-    if !ctx.join.semantics.pairs() && ctx.join.filter.is_none() {
+    let semantics = ctx.join.semantics;
+    let (side, streamed) = streamed;
+    let has_pairs = semantics.pairs() || ctx.join.filter.is_some();
+    if !has_pairs && semantics.rows(side) == RowOutput::Nothing {
         return most;
     }
     let rows = streamed.num_rows().max(1);
-    let mean = loaded.row_bytes() + rows_bytes(streamed) / rows;
-    let widest = loaded.widest() + streamed.columns().iter().map(widest_value).sum::<usize>();
+    let (mean, widest) = match has_pairs {
+        true => (loaded.row_bytes(), loaded.widest()),
+        false => (0, 0),
+    };
+    let mean = mean + rows_bytes(streamed) / rows;
+    let widest = widest + streamed.columns().iter().map(widest_value).sum::<usize>();
     (most_bytes / mean.max(widest).max(1)).clamp(1, most)
 }
 

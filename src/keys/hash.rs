@@ -124,4 +124,115 @@ mod tests {
             kept.retain(|h| bucket_of(*h, Level(level), FanOut::new(16)) == id);
         }
     }
+
+    /// Hashes of 1,000 different keys of each type; lists of few items and small numbers are fewer.
+    fn hashes_by_type() -> Vec<(String, Vec<u64>)> {
+        use crate::testing::{KeyKind, PayloadKind};
+        let codes: Vec<_> = (0..1000).map(Some).collect();
+        let mut all: Vec<(String, Vec<ArrayRef>)> = Vec::new();
+        for kind in KeyKind::ALL {
+            all.push((format!("{kind:?}"), kind.arrays(&codes).unwrap()));
+        }
+        for kind in PayloadKind::OTHERS {
+            all.push((format!("{kind:?}"), vec![kind.array(0..1000).unwrap()]));
+        }
+        let hashes = all.into_iter().filter_map(|(name, columns)| {
+            let columns = super::super::normalized(&columns);
+            let mut hashes = hash_rows(&columns, 1000).ok()?;
+            hashes.sort_unstable();
+            hashes.dedup();
+            (hashes.len() >= 500).then_some((name, hashes))
+        });
+        hashes.collect()
+    }
+
+    /// databend#19753: a hash whose upper bits were always 0.
+    #[test]
+    fn buckets_are_even_at_every_level_for_every_type_of_key() {
+        let types = hashes_by_type();
+        assert!(types.len() > 35, "{} types", types.len());
+        for (name, hashes) in types {
+            for level in (0..8).chain((8..255).step_by(13)) {
+                let skew = fullest_over_mean(&hashes, level, 16);
+                assert!(skew < 2.0, "{name}, level {level}: {skew}");
+            }
+            // Every bucket is used by many at once, and the first two by half each.
+            for level in [0, 1, 6] {
+                let halves = fullest_over_mean(&hashes, level, 2);
+                assert!(halves < 1.2, "{name}, level {level}: {halves}");
+            }
+        }
+    }
+
+    /// ASTERIXDB-2783: below an exchange, whatever the key and the number of partitions.
+    #[test]
+    fn every_type_of_key_is_even_below_a_repartition() {
+        use crate::testing::KeyKind;
+        let kinds = [
+            KeyKind::Int32,
+            KeyKind::Utf8,
+            KeyKind::Utf8View,
+            KeyKind::Pair,
+            KeyKind::Dictionary,
+            KeyKind::Decimal128,
+            KeyKind::Timestamp,
+            KeyKind::Struct,
+            KeyKind::Float64,
+        ];
+        for kind in kinds {
+            let codes: Vec<_> = (0..32_000).map(Some).collect();
+            let columns = kind.arrays(&codes).unwrap();
+            let mut routed = vec![0; codes.len()];
+            create_hashes(&columns, &DataFusionState::with_seed(0), &mut routed).unwrap();
+            let hashes = hash_rows(&super::super::normalized(&columns), codes.len()).unwrap();
+            for partitions in [2, 3, 8, 16, 24] {
+                let own = hashes.iter().zip(&routed);
+                let mut own: Vec<u64> = own
+                    .filter(|(_, route)| *route % partitions == 1)
+                    .map(|(hash, _)| *hash)
+                    .collect();
+                own.sort_unstable();
+                own.dedup();
+                for level in 0..3 {
+                    let skew = fullest_over_mean(&own, level, 16);
+                    assert!(
+                        skew < 1.6,
+                        "{kind:?} of {partitions}, level {level}: {skew}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// velox#8715: rows of one bucket had only an eighth of the table to themselves. As many slots are
+    /// in use, and the fullest is no fuller, for rows of one bucket as for any others.
+    #[test]
+    fn rows_of_one_bucket_spread_over_the_whole_table() {
+        let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(0..160_000));
+        let hashes = hash_rows(&[keys], 160_000).unwrap();
+        let slots_of = |hashes: &[u64]| {
+            let slots = 2 * hashes.len();
+            let mut used = vec![0_u32; slots];
+            for hash in hashes {
+                used[usize::try_from(((hash >> 32) * slots as u64) >> 32).unwrap()] += 1;
+            }
+            let in_use = used.iter().filter(|n| **n > 0).count();
+            // The mean length of the chain that a row is in, times the rows.
+            let walked: u32 = used.iter().map(|n| n * n).sum();
+            (in_use, walked)
+        };
+        let any = &hashes[..10_000];
+        for level in 0..8 {
+            let is_own =
+                |hash: &&u64| bucket_of(**hash, Level(level), FanOut::new(16)).index() == 11;
+            let own: Vec<u64> = hashes.iter().filter(is_own).copied().take(9000).collect();
+            let any = &any[..own.len()];
+            let ((in_use, walked), (in_use_any, walked_any)) = (slots_of(&own), slots_of(any));
+            assert!(
+                in_use.abs_diff(in_use_any) * 20 < in_use_any,
+                "level {level}"
+            );
+            assert!(walked * 5 < walked_any * 6, "level {level}");
+        }
+    }
 }

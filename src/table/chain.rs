@@ -288,11 +288,20 @@ impl JoinTable {
         link.0 & self.layout.row
     }
 
-    /// The first link from `link` on whose row may have `hash`.
+    /// Whether the row that a link leads to may have `hash`.
     #[inline]
-    pub(crate) fn seek(&self, mut link: Link, hash: u64) -> Link {
+    pub(crate) fn may_be(&self, link: Link, hash: u64) -> bool {
+        self.agrees(link, self.layout.tag(hash))
+    }
+
+    /// The first link from `link` on whose row may have `hash`, or the one after `most` others.
+    #[inline]
+    pub(crate) fn seek(&self, mut link: Link, hash: u64, most: usize) -> Link {
         let tag = self.layout.tag(hash);
-        while link != Link::NONE && !self.agrees(link, tag) {
+        for _ in 0..most {
+            if link == Link::NONE || self.agrees(link, tag) {
+                break;
+            }
             link = self.after(link);
         }
         link

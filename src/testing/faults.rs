@@ -141,6 +141,13 @@ pub enum FileFault {
     ShortRead(usize),
     /// The n-th chunk read has a bit turned in its middle.
     DamagedRead(usize),
+    /// The n-th reader's file lacks so many bytes at its end, or all it has.
+    Truncated {
+        /// Counted as readers are opened.
+        file: usize,
+        /// How many are missing.
+        bytes: u64,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -264,6 +271,19 @@ struct FaultyFile {
     state: Arc<FileState>,
 }
 
+impl FaultyFile {
+    /// How many bytes this reader finds.
+    fn left_of(&self, reader: usize) -> u64 {
+        match (self.state.fault, self.file.size()) {
+            (FileFault::Truncated { file, bytes }, Some(size)) if file == reader => {
+                self.state.struck.fetch_add(1, SeqCst);
+                size.saturating_sub(bytes)
+            }
+            _ => u64::MAX,
+        }
+    }
+}
+
 impl SpillFile for FaultyFile {
     // No `path`: whoever reads must go through `read_stream`, as with any custom back end.
 
@@ -272,6 +292,7 @@ impl SpillFile for FaultyFile {
     }
 
     fn read_stream(&self) -> Result<Pin<Box<dyn Stream<Item = Result<Bytes>> + Send>>> {
+        let reader = self.state.calls.open_reader.load(SeqCst);
         if self
             .state
             .strikes(&self.state.calls.open_reader, FileFault::OpenReader)
@@ -279,7 +300,13 @@ impl SpillFile for FaultyFile {
             return Err(injected("opening a spill file"));
         }
         let state = Arc::clone(&self.state);
-        let damage = move |chunk: Result<Bytes>| chunk.and_then(|chunk| state.damage(chunk));
+        let mut left = self.left_of(reader);
+        let damage = move |chunk: Result<Bytes>| {
+            let chunk = chunk?;
+            let kept = usize::try_from(left).map_or(chunk.len(), |left| chunk.len().min(left));
+            left -= kept as u64;
+            state.damage(chunk.slice(..kept))
+        };
         Ok(Box::pin(self.file.read_stream()?.map(damage)))
     }
 

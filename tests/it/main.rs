@@ -15,6 +15,7 @@ use grace_hash_join::testing::{Case, within};
 mod anchors;
 mod cancel;
 mod faults;
+mod kinds;
 mod matrix;
 mod not_in;
 mod observer;

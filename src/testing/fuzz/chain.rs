@@ -160,12 +160,12 @@ impl Numbered {
         }
         for ((streamed, number), head) in (0..).zip(&self.streamed).zip(self.heads()) {
             let mut found = Vec::new();
-            let mut link = table.seek(head, *number);
+            let mut link = table.seek(head, *number, usize::MAX);
             let mut steps = 0;
             while link != Link::NONE && steps <= loaded.len() {
                 let row = table.row(link);
                 found.extend(self.is_pair(row, streamed).then_some(row));
-                link = table.seek(table.after(link), *number);
+                link = table.seek(table.after(link), *number, usize::MAX);
                 steps += 1;
             }
             let expected = self.lists.get(number).cloned().unwrap_or_default();
