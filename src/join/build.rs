@@ -6,8 +6,8 @@
 //! # Memory
 //!
 //! Each buffered batch is reserved before it is kept. With the first batches the head-room is
-//! reserved too: what splitting takes (the floor of [`WorkSpace`], and twice the largest batch),
-//! since at the moment of the refusal the pool has nothing to give. A build below
+//! reserved too: what splitting takes (the floor of [`WorkSpace`], twice the largest batch, and a
+//! Bloom filter), since at the moment of the refusal the pool has nothing to give. A build below
 //! [`TINY_BUILD`] bytes reserves only as much again as its rows take.
 //!
 //! # Degenerate cases
@@ -27,7 +27,7 @@ use super::context::{JoinContext, Rows, all_rows, take_rows};
 use super::loaded::Loaded;
 use super::output::{Flow, Output};
 use super::scan::split_by_validity;
-use super::split::{Split, SplitBuild};
+use super::split::{SpilledKeys, Split, SplitBuild};
 use crate::config::SpillPolicy;
 use crate::memory::{Lease, WorkSpace, batch_bytes, compact, rows_bytes};
 use crate::semantics::{RowOutput, Side};
@@ -107,6 +107,8 @@ pub(crate) async fn build(
 /// A build batch on arrival.
 struct Arrived {
     rows: Rows,
+    /// The rows that can match, if not all of them.
+    valid: Option<Vec<u32>>,
     /// Rows with a NULL key that come out unmatched.
     null_keys: Option<RecordBatch>,
 }
@@ -126,17 +128,22 @@ impl Arrived {
         if null.is_empty() {
             return Ok(Self {
                 rows: Rows::new(compact(&batch)?, keys.hashes),
+                valid: None,
                 null_keys: None,
             });
         }
         let keeps = ctx.join.semantics.rows(Side::Build).keeps_unmatched();
         let null_keys = keeps.then(|| take_rows(&batch, &null)).transpose()?;
-        let rows = Rows::new(batch, keys.hashes).take(&valid)?;
-        Ok(Self { rows, null_keys })
+        Ok(Self {
+            rows: Rows::new(compact(&batch)?, keys.hashes),
+            valid: Some(valid),
+            null_keys,
+        })
     }
 
     fn is_empty(&self) -> bool {
-        self.rows.len() == 0 && self.null_keys.is_none()
+        let rows = self.valid.as_ref().map_or(self.rows.len(), Vec::len);
+        rows == 0 && self.null_keys.is_none()
     }
 
     fn bytes(&self) -> usize {
@@ -153,7 +160,7 @@ enum State {
 impl State {
     async fn add(self, ctx: &JoinContext, arrived: Arrived, out: &mut Output) -> Result<Self> {
         let mut split = match self {
-            Self::Plain(mut plain) => match plain.try_add(ctx, arrived) {
+            Self::Plain(mut plain) => match plain.try_add(ctx, arrived)? {
                 None => return Ok(Self::Plain(plain)),
                 Some(refused) => {
                     let mut split = plain.split(ctx, refused.bytes(), out).await?;
@@ -179,21 +186,17 @@ async fn add_split(
     if let Some(null_keys) = arrived.null_keys {
         split.add_null_keys(ctx, &null_keys, out).await?;
     }
-    split
-        .add(
-            ctx,
-            Held {
-                rows: arrived.rows,
-                lease,
-            },
-        )
-        .await
+    let rows = arrived.rows;
+    let held = Held { rows, lease };
+    split.add(ctx, held, arrived.valid.as_deref()).await
 }
 
 /// Everything in memory, in the order of arrival.
 struct Plain {
     rows: Vec<Held<Rows>>,
     null_keys: Vec<Held<RecordBatch>>,
+    /// Of all rows with keys.
+    row_count: usize,
     bytes: usize,
     largest: usize,
     headroom: Lease,
@@ -204,6 +207,7 @@ impl Plain {
         Self {
             rows: Vec::new(),
             null_keys: Vec::new(),
+            row_count: 0,
             bytes: 0,
             largest: 0,
             headroom: ctx.budget.empty(),
@@ -211,14 +215,16 @@ impl Plain {
     }
 
     /// Keeps the batch, or gives it back if the pool refuses.
-    fn try_add(&mut self, ctx: &JoinContext, arrived: Arrived) -> Option<Arrived> {
+    fn try_add(&mut self, ctx: &JoinContext, arrived: Arrived) -> Result<Option<Arrived>> {
         let bytes = arrived.bytes();
         let total = self.bytes + bytes;
+        let row_count = self.row_count + arrived.rows.len();
         let largest = self.largest.max(bytes);
         let headroom = if total <= TINY_BUILD {
             total
         } else {
-            WorkSpace::FLOOR.bytes() + RESERVED_BATCHES * largest
+            let filter = SpilledKeys::bytes_for(ctx, row_count, total);
+            WorkSpace::FLOOR.bytes() + RESERVED_BATCHES * largest + filter
         };
         let mut more = headroom.saturating_sub(self.headroom.bytes());
         let mut lease = ctx.budget.try_lease(bytes + more);
@@ -228,19 +234,22 @@ impl Plain {
             lease = ctx.budget.try_lease(bytes);
         }
         let Some(mut lease) = lease else {
-            return Some(arrived);
+            return Ok(Some(arrived));
         };
         self.headroom.absorb(lease.split(more));
-        (self.bytes, self.largest) = (total, largest);
+        (self.row_count, self.bytes, self.largest) = (row_count, total, largest);
         if let Some(rows) = arrived.null_keys {
             let lease = lease.split(batch_bytes(&rows));
             self.null_keys.push(Held { rows, lease });
         }
-        self.rows.push(Held {
-            rows: arrived.rows,
-            lease,
-        });
-        None
+        let rows = match arrived.valid {
+            None => arrived.rows,
+            // The head-room has space for the copy.
+            Some(valid) => arrived.rows.take(&valid)?,
+        };
+        lease.settle(rows.bytes());
+        self.rows.push(Held { rows, lease });
+        Ok(None)
     }
 
     /// Whether the floor, which splitting takes, is held or could be.
@@ -254,13 +263,13 @@ impl Plain {
     /// After the first refusal: the NULL keys come out, or go to their run, everything else goes to
     /// its bucket. The batch that was refused, of `in_hand` bytes, waits for its turn.
     async fn split(self, ctx: &JoinContext, in_hand: usize, out: &mut Output) -> Result<Split> {
-        let mut split = Split::under_pressure(ctx, &self.rows, self.headroom)?;
+        let mut split = Split::under_pressure(ctx, &self.rows, self.headroom, self.largest)?;
         let _in_hand = split.cover(in_hand);
         for held in self.null_keys {
             split.add_null_keys(ctx, &held.rows, out).await?;
         }
         for held in self.rows {
-            split.add(ctx, held).await?;
+            split.add(ctx, held, None).await?;
         }
         Ok(split)
     }
@@ -310,10 +319,10 @@ pub(crate) async fn hand_out_unmatched(
         return Ok(out.flow());
     }
     let row_bytes = (rows_bytes(rows) / rows.num_rows()).max(1);
-    let most = (out.most_bytes() / row_bytes).clamp(1, ctx.batch_size.max(1));
     let mut from = 0;
     while from < rows.num_rows() {
-        let piece = rows.slice(from, most.min(rows.num_rows() - from));
+        let most = ctx.batch_size.min(rows.num_rows() - from);
+        let piece = rows.slice(from, out.room(most, row_bytes));
         let mark = (output == RowOutput::Marked)
             .then(|| BooleanArray::from(vec![false; piece.num_rows()]));
         let sources = Sources::new(side, Source::whole(&piece), Source::Null);
@@ -343,8 +352,7 @@ pub(crate) async fn hand_out_loaded(
     };
     let output = ctx.join.semantics.rows(loaded.side);
     let row_bytes = loaded.rows.row_bytes().max(loaded.rows.widest()).max(1);
-    let most = (out.most_bytes() / row_bytes).clamp(1, ctx.batch_size.max(1));
-    let mut rows = Vec::with_capacity(most);
+    let mut rows = Vec::new();
     let is_wanted = |row: usize| match output {
         RowOutput::Nothing => false,
         RowOutput::Matched => matched.get(row),
@@ -355,6 +363,7 @@ pub(crate) async fn hand_out_loaded(
     while from < loaded.rows.len() {
         let end = loaded.rows.piece_end(from);
         rows.clear();
+        let most = out.room(ctx.batch_size.min(end - from), row_bytes);
         let wanted = all_rows(end)
             .skip(from)
             .filter(|row| is_wanted(*row as usize));

@@ -1,6 +1,8 @@
 //! What every phase of one partition's join needs, and rows as the phases hand them on.
 
+use std::ptr::addr_eq;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::compute::{concat_batches, take};
@@ -10,7 +12,9 @@ use datafusion_common::Result;
 use super::builder::{GraceHashJoin, SideSpec};
 use crate::error;
 use crate::keys::Keys;
-use crate::memory::{Budget, batch_bytes, compact, rows_bytes, shared_bytes};
+use crate::memory::{
+    Budget, ROW_OVERHEAD, batch_bytes, compact, needed_bytes, rows_bytes, shared_bytes,
+};
 use crate::semantics::Side;
 use crate::spill::Spiller;
 use crate::stats::StatsCell;
@@ -24,6 +28,38 @@ pub(crate) struct JoinContext {
     pub(crate) stats: Arc<StatsCell>,
     pub(crate) batch_size: usize,
     pub(crate) partition: usize,
+    /// The bytes a row that computed keys take, by side.
+    pub(crate) key_bytes: KeyBytes,
+}
+
+/// The bytes a row that the keys of each side take besides the columns that they are made of: what
+/// was seen so far.
+#[derive(Debug, Default)]
+pub(crate) struct KeyBytes {
+    build: AtomicUsize,
+    probe: AtomicUsize,
+}
+
+impl KeyBytes {
+    fn of(&self, side: Side) -> &AtomicUsize {
+        match side {
+            Side::Build => &self.build,
+            Side::Probe => &self.probe,
+        }
+    }
+
+    fn note(&self, side: Side, keys: &[ArrayRef], batch: &RecordBatch) {
+        let is_column = |key: &&ArrayRef| {
+            let same = |column: &ArrayRef| addr_eq(Arc::as_ptr(key), Arc::as_ptr(column));
+            batch.columns().iter().any(same)
+        };
+        let computed = keys.iter().filter(|key| !is_column(key));
+        let bytes = computed.map(needed_bytes).sum::<usize>();
+        if bytes > 0 {
+            let mean = bytes.div_ceil(batch.num_rows().max(1));
+            self.of(side).fetch_max(mean, Relaxed);
+        }
+    }
 }
 
 impl JoinContext {
@@ -77,6 +113,16 @@ impl JoinContext {
         )
     }
 
+    /// What a row in hand takes besides its columns.
+    pub(crate) fn row_overhead(&self, side: Side) -> usize {
+        ROW_OVERHEAD + self.computed_bytes(side)
+    }
+
+    /// The bytes a row that computed keys take.
+    pub(crate) fn computed_bytes(&self, side: Side) -> usize {
+        self.key_bytes.of(side).load(Relaxed)
+    }
+
     /// The keys of rows that hold the needed columns.
     pub(crate) fn keys(&self, side: Side, batch: &RecordBatch) -> Result<Keys> {
         let columns = self.key_columns(side, batch)?;
@@ -104,6 +150,7 @@ impl JoinContext {
                 ));
             }
         }
+        self.key_bytes.note(side, &columns, batch);
         Ok(columns)
     }
 }

@@ -4,11 +4,12 @@
 //! # Memory
 //!
 //! A table of `n` rows costs [`Loaded::extra_bytes`] besides the rows: 8 `n` for the directory, 4 `n`
-//! for the chains, `n / 8` for match bits where the join type needs them. It is reserved before the
-//! table is built. A directory that is addressed by the keys themselves may take more, where that is
-//! granted. Columns that came in many pieces are merged one at a time where memory for the largest
-//! one is granted, each piece released as its column is done; a column that is refused, or too long
-//! for 32-bit offsets, stays in pieces and is gathered from those.
+//! for the chains, `n / 8` for match bits where the join type needs them, and what computed keys
+//! take. It is reserved before the table is built. A directory that is addressed by the keys
+//! themselves may take more, where that is granted. Columns that came in many pieces are merged one
+//! at a time where memory for the largest one is granted, each piece released as its column is done;
+//! a column that is refused, or too long for 32-bit offsets, stays in pieces and is gathered from
+//! those.
 
 use arrow::array::{Array, ArrayRef};
 use arrow::record_batch::RecordBatch;
@@ -54,7 +55,7 @@ impl Loaded {
             RowOutput::Nothing => 0,
             _ => MatchedBits::size_of(rows),
         };
-        JoinTable::size_of(rows) + bits
+        JoinTable::size_of(rows) + bits + rows * ctx.computed_bytes(side)
     }
 
     /// Builds the table; `lease` covers the rows, with their hashes, and [`Self::extra_bytes`].

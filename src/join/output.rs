@@ -3,11 +3,14 @@
 //!
 //! # Memory
 //!
-//! What is gathered is leased; where the pool refuses, it is handed out at once, however little it
-//! is, and is no longer ours.
+//! Rows are leased before they are made ([`Output::room`]), and so is the copy that makes one batch
+//! of many pieces; where the pool refuses, fewer are made at a time, and what is gathered is handed
+//! out at once, however little it is, and is no longer ours.
 
+use std::ptr::addr_eq;
 use std::sync::Arc;
 
+use arrow::array::{ArrayRef, AsArray};
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
@@ -16,7 +19,7 @@ use datafusion_common::{DataFusionError, Result};
 use datafusion_execution::TryEmitter;
 
 use super::context::{JoinContext, new_batch};
-use crate::memory::{Lease, compact, rows_bytes};
+use crate::memory::{Lease, column_bytes, compact, rows_bytes};
 use crate::stats::StatsCell;
 
 /// Whether more rows are wanted.
@@ -35,6 +38,9 @@ const MOST_BYTES: std::ops::RangeInclusive<usize> = (64 << 10)..=(8 << 20);
 
 /// The part of a partition's memory that an output batch may have, as a divisor.
 const OUTPUT_PART: usize = 8;
+
+/// Rows of so many bytes are made whatever the pool says: fewer at a time would not be worth it.
+const LEAST_BYTES: usize = 16 << 10;
 
 /// Where finished rows go.
 pub(crate) struct Output {
@@ -60,6 +66,18 @@ struct Gathered {
     pieces: Vec<RecordBatch>,
     rows: usize,
     bytes: usize,
+    /// The bytes of the batches that the pieces were cut from.
+    pinned: usize,
+}
+
+impl Gathered {
+    /// What they take while they are copied to one batch.
+    fn with_copy(&self) -> usize {
+        match self.pieces.len() {
+            0 | 1 => self.pinned,
+            _ => self.pinned + self.bytes,
+        }
+    }
 }
 
 impl Output {
@@ -98,6 +116,38 @@ impl Output {
         self.most_bytes
     }
 
+    /// How many of `rows` rows, of at most `row_bytes` bytes each, may be made now, at least one:
+    /// as many as memory was granted for.
+    pub(crate) fn room(&mut self, rows: usize, row_bytes: usize) -> usize {
+        let row_bytes = row_bytes.max(1);
+        let mut rows = rows.min(self.most_bytes / row_bytes).max(1);
+        loop {
+            let bytes = self.gathered.pinned + rows * row_bytes;
+            if self.try_hold(bytes) {
+                return rows;
+            }
+            if rows == 1 || rows * row_bytes <= LEAST_BYTES {
+                self.hold(rows * row_bytes);
+                return rows;
+            }
+            rows /= 2;
+        }
+    }
+
+    /// Counts `bytes` bytes besides what is gathered, for rows that have to be made.
+    pub(crate) fn hold(&mut self, bytes: usize) {
+        let bytes = self.gathered.pinned + bytes;
+        if !self.try_hold(bytes) {
+            self.lease.settle(bytes.saturating_sub(self.covered));
+        }
+    }
+
+    /// Asks for what `bytes` bytes take beyond what is held; `false` is a refusal.
+    fn try_hold(&mut self, bytes: usize) -> bool {
+        let missing = bytes.saturating_sub(self.covered + self.lease.bytes());
+        self.lease.try_extend(missing)
+    }
+
     /// Whether the limit is reached.
     pub(crate) fn flow(&self) -> Flow {
         if self.wanted == 0 {
@@ -115,6 +165,7 @@ impl Output {
         let rows = batch.num_rows().min(self.wanted);
         self.wanted -= rows;
         let emitted = self.stats.output_batches.get();
+        let bytes = rows_bytes(&batch) + new_values_bytes(&batch, self.gathered.pieces.last());
         let mut from = 0;
         while from < rows {
             let piece = (self.batch_size - self.gathered.rows).min(rows - from);
@@ -126,7 +177,7 @@ impl Output {
                 continue;
             }
             from += piece.num_rows();
-            self.gather(piece);
+            self.gather(piece, bytes);
             if self.is_full() {
                 self.finish().await?;
             }
@@ -145,7 +196,10 @@ impl Output {
     /// # Errors
     /// If arrow cannot concatenate a column's type.
     pub(crate) async fn finish(&mut self) -> Result<()> {
-        let Gathered { pieces, rows, .. } = std::mem::take(&mut self.gathered);
+        let needed = self.gathered.with_copy();
+        let Gathered {
+            mut pieces, rows, ..
+        } = std::mem::take(&mut self.gathered);
         if rows == 0 {
             return Ok(());
         }
@@ -153,7 +207,12 @@ impl Output {
             let batch = new_batch(&self.schema, Vec::new(), rows)?;
             self.emit(batch).await;
         } else {
-            for batch in joined(&self.schema, pieces)? {
+            // Before the last piece came, this was granted for the others.
+            let last = match self.try_hold(needed) {
+                true => None,
+                false => pieces.pop(),
+            };
+            for batch in joined(&self.schema, pieces)?.into_iter().chain(last) {
                 self.emit(batch).await;
             }
         }
@@ -167,35 +226,51 @@ impl Output {
         self.emitter.emit(batch).await;
     }
 
-    fn gather(&mut self, piece: RecordBatch) {
+    /// Keeps a piece of a batch of `pinned` bytes.
+    fn gather(&mut self, piece: RecordBatch, pinned: usize) {
         self.gathered.rows += piece.num_rows();
         if !self.schema.fields().is_empty() {
             self.gathered.bytes += rows_bytes(&piece);
+            self.gathered.pinned += pinned;
             self.gathered.pieces.push(piece);
         }
     }
 
-    /// Whether what is gathered is a batch: by rows, by bytes, or since the pool refuses more.
-    /// A single piece of half a batch is one too: it would only be copied.
+    /// Whether what is gathered is a batch: by rows, by bytes, or since the pool refuses what it
+    /// and its copy take. A single piece of half a batch is one too: it would only be copied.
     fn is_full(&mut self) -> bool {
         let Gathered {
             pieces,
             rows,
             bytes,
+            ..
         } = &self.gathered;
         let is_large = pieces.len() == 1 && *rows >= self.batch_size / 2;
-        if *rows >= self.batch_size || is_large || *bytes >= self.most_bytes {
-            return true;
-        }
-        let missing = bytes.saturating_sub(self.covered + self.lease.bytes());
-        !self.lease.try_extend(missing)
+        let is_full = *rows >= self.batch_size || is_large || *bytes >= self.most_bytes;
+        is_full || !self.try_hold(self.gathered.with_copy())
     }
+}
+
+/// The bytes of the values of a batch's dictionaries, but for those that the piece before it has too.
+fn new_values_bytes(batch: &RecordBatch, before: Option<&RecordBatch>) -> usize {
+    let mut bytes = 0;
+    for (index, column) in batch.columns().iter().enumerate() {
+        let values = |column: &ArrayRef| Some(Arc::clone(column.as_any_dictionary_opt()?.values()));
+        let Some(own) = values(column) else {
+            continue;
+        };
+        let known = before.and_then(|before| values(before.columns().get(index)?));
+        if known.is_none_or(|known| !addr_eq(Arc::as_ptr(&own), Arc::as_ptr(&known))) {
+            bytes += column_bytes(&own);
+        }
+    }
+    bytes
 }
 
 /// One batch out of pieces; several where their dictionaries together have more values than the
 /// type of their keys can number.
 fn joined(schema: &SchemaRef, pieces: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
-    if pieces.len() == 1 {
+    if pieces.len() < 2 {
         return Ok(pieces);
     }
     match concat_batches(schema, &pieces) {

@@ -26,7 +26,7 @@ use super::scan::{Ask, Scan, Step, StreamedBatch};
 use super::split::{Space, SpilledKeys, SplitBuild};
 use crate::bucket::{Level, Scatter};
 use crate::keys::bucket_of;
-use crate::memory::{Lease, ROW_OVERHEAD, rows_bytes};
+use crate::memory::{Lease, ROW_OVERHEAD, rows_bytes, shared_bytes};
 use crate::semantics::Side;
 use crate::spill::{Run, RunWriter};
 
@@ -162,21 +162,25 @@ async fn stream(
         mut in_hand,
     } = probe;
     while out.flow() == Flow::More {
-        let Some(batch) = input.next().await.transpose()? else {
+        let Some(whole) = input.next().await.transpose()? else {
             return Ok(());
         };
         ctx.stats.probe_batches.add(1);
-        ctx.stats.probe_rows.add(batch.num_rows());
-        let batch = ctx.narrow(Side::Probe, &batch)?;
+        ctx.stats.probe_rows.add(whole.num_rows());
+        let batch = ctx.narrow(Side::Probe, &whole)?;
+        // With it go the columns that nobody needs.
+        drop(whole);
         consume_budget().await;
         // Of a slice, the rest is somebody else's.
-        let bytes = rows_bytes(&batch);
+        let bytes = rows_bytes(&batch) + shared_bytes(&batch);
         ctx.stats.largest_batch_bytes.max(bytes as u64);
         let split = waiting.as_ref().and_then(|w| w.split.as_ref());
-        let slice = split.map_or(usize::MAX, ProbeSplit::slice_rows);
+        let slice = split.map_or(ctx.batch_size, ProbeSplit::slice_rows);
+        let slice = slice.max(MIN_SLICE);
         let slice = slice.min(batch.num_rows());
         // Kept until the end of the input: what is given back between batches, others take.
-        in_hand.settle(in_hand.bytes().max(bytes + slice * ROW_OVERHEAD));
+        let needed = bytes + slice * ctx.row_overhead(Side::Probe);
+        in_hand.settle(in_hand.bytes().max(needed));
         let mut from = 0;
         while from < batch.num_rows() && out.flow() == Flow::More {
             let rows = slice.min(batch.num_rows() - from);
@@ -223,7 +227,7 @@ pub(crate) async fn join_batch(
     ctx.stats.probe_nanos.add_since(start);
     loop {
         let start = Instant::now();
-        let step = scan.step()?;
+        let step = scan.step(out)?;
         ctx.stats.probe_nanos.add_since(start);
         match step {
             Step::Done => return Ok(out.flow()),

@@ -33,6 +33,7 @@ use super::columns::LoadedRows;
 use super::context::{JoinContext, all_rows};
 use super::first::FirstMatches;
 use super::loaded::Loaded;
+use super::output::Output;
 use crate::error;
 use crate::keys::{KeyComparator, Keys, ordinals};
 use crate::memory::{rows_bytes, widest_value};
@@ -102,12 +103,14 @@ pub(crate) struct Scan<'a> {
     ready: Candidates,
     ready_from: usize,
     most_pairs: usize,
+    /// At least the bytes of an output row.
+    row_bytes: usize,
     /// Rows asked about that came out, as an index into them.
     handed_out: usize,
 }
 
 impl<'a> Scan<'a> {
-    /// `most_bytes` bounds the output of one step, as well as the batch size does.
+    /// `most_bytes` bounds the pairs of one step, as well as the batch size does.
     pub(crate) fn new(
         ctx: &'a JoinContext,
         loaded: &'a mut Loaded,
@@ -130,8 +133,8 @@ impl<'a> Scan<'a> {
             let columns = &streamed.keys.columns;
             Some(KeyComparator::new(keys, key_starts, columns)?)
         };
-        let batch = (side.other(), &streamed.batch);
-        let most_pairs = most_pairs(ctx, rows, batch, most_bytes);
+        let row_bytes = row_bytes(ctx, rows, (side.other(), &streamed.batch));
+        let most_pairs = (most_bytes / row_bytes).clamp(1, ctx.batch_size.max(1));
         let mut scan = Self {
             ctx,
             side: *side,
@@ -149,6 +152,7 @@ impl<'a> Scan<'a> {
             ready: Candidates::default(),
             ready_from: 0,
             most_pairs,
+            row_bytes,
             handed_out: 0,
         };
         scan.shorten();
@@ -233,20 +237,20 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Does a bounded piece of work.
+    /// Does a bounded piece of work; makes no more rows than `out` has room for.
     ///
     /// # Errors
     /// If the filter fails, or arrow cannot gather a column.
-    pub(crate) fn step(&mut self) -> Result<Step> {
+    pub(crate) fn step(&mut self, out: &mut Output) -> Result<Step> {
         if self.ready_from < self.ready.loaded.len() {
-            return self.next_ready();
+            return self.next_ready(out);
         }
         if !self.seek() {
             return Ok(Step::Nothing);
         }
         self.skip_decided();
         if self.cursor.position == self.walk.len() {
-            return self.finish_rows();
+            return self.finish_rows(out);
         }
         self.candidates.clear();
         let streamed = Streamed {
@@ -265,7 +269,7 @@ impl<'a> Scan<'a> {
         if let Some(comparator) = &self.comparator {
             comparator.retain_equal(loaded, streamed);
         }
-        self.apply_filter()?;
+        self.apply_filter(out)?;
         if let Some(bits) = self.loaded_bits.as_deref_mut() {
             self.candidates
                 .loaded
@@ -280,7 +284,7 @@ impl<'a> Scan<'a> {
                 .for_each(|row| _ = matched.set(*row as usize));
         }
         if self.ctx.join.semantics.pairs() {
-            self.pairs()
+            self.pairs(out)
         } else {
             Ok(Step::Nothing)
         }
@@ -299,7 +303,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn apply_filter(&mut self) -> Result<()> {
+    fn apply_filter(&mut self, out: &mut Output) -> Result<()> {
         let Some(filter) = &self.ctx.join.filter else {
             return Ok(());
         };
@@ -308,6 +312,7 @@ impl<'a> Scan<'a> {
         if rows == 0 {
             return Ok(());
         }
+        out.hold(rows * self.row_bytes);
         let sources = Sources::new(
             self.side,
             Source::loaded(self.rows, loaded),
@@ -326,7 +331,7 @@ impl<'a> Scan<'a> {
     }
 
     /// The pairs of this step, and the unmatched streamed rows that belong between them.
-    fn pairs(&mut self) -> Result<Step> {
+    fn pairs(&mut self, out: &mut Output) -> Result<Step> {
         let done = self.cursor.position;
         let Candidates { loaded, streamed } = &mut self.candidates;
         let output = self.ctx.join.semantics.rows(self.side.other());
@@ -343,19 +348,20 @@ impl<'a> Scan<'a> {
         self.handed_out = done;
         std::mem::swap(&mut self.ready, &mut self.candidates);
         self.ready_from = 0;
-        self.next_ready()
+        self.next_ready(out)
     }
 
     /// The next pairs that are to come out.
-    fn next_ready(&mut self) -> Result<Step> {
+    fn next_ready(&mut self, out: &mut Output) -> Result<Step> {
         let from = self.ready_from;
-        let until = (from + self.most_pairs).min(self.ready.loaded.len());
+        let most = self.most_pairs.min(self.ready.loaded.len() - from);
+        if most == 0 {
+            return Ok(Step::Nothing);
+        }
+        let until = from + out.room(most, self.row_bytes);
         self.ready_from = until;
         let loaded = self.ready.loaded.get(from..until).unwrap_or_default();
         let streamed = self.ready.streamed.get(from..until).unwrap_or_default();
-        if loaded.is_empty() {
-            return Ok(Step::Nothing);
-        }
         let sources = Sources::new(
             self.side,
             Source::loaded(self.rows, loaded),
@@ -365,12 +371,13 @@ impl<'a> Scan<'a> {
     }
 
     /// After the walk: the streamed rows that come out singly, where pairs do not.
-    fn finish_rows(&mut self) -> Result<Step> {
+    fn finish_rows(&mut self, out: &mut Output) -> Result<Step> {
         if self.ctx.join.semantics.pairs() || self.handed_out == self.ask.rows.len() {
             return Ok(Step::Done);
         }
         let from = self.handed_out;
-        let until = (from + self.most_pairs).min(self.ask.rows.len());
+        let most = self.most_pairs.min(self.ask.rows.len() - from);
+        let until = from + out.room(most, self.row_bytes);
         self.handed_out = until;
         let rows = self.ask.rows.get(from..until).unwrap_or_default();
         let matched = |row: &u32| self.ask.matched.get(*row as usize);
@@ -427,29 +434,26 @@ fn heads(table: &JoinTable, keys: &Keys) -> Vec<Link> {
     heads
 }
 
-/// How many pairs, or single rows, a step may give: about `most_bytes`, whichever rows they are, and
-/// a batch.
-fn most_pairs(
+/// At least the bytes of an output row, whichever rows it is of: of a pair, or of a streamed row
+/// alone where no pairs are looked at.
+fn row_bytes(
     ctx: &JoinContext,
     loaded: &LoadedRows,
-    streamed: (Side, &RecordBatch),
-    most_bytes: usize,
+    (side, streamed): (Side, &RecordBatch),
 ) -> usize {
-    let most = ctx.batch_size.max(1);
     let semantics = ctx.join.semantics;
-    let (side, streamed) = streamed;
     let has_pairs = semantics.pairs() || ctx.join.filter.is_some();
     if !has_pairs && semantics.rows(side) == RowOutput::Nothing {
-        return most;
+        return 1;
     }
-    let rows = streamed.num_rows().max(1);
-    let (mean, widest) = match has_pairs {
-        true => (loaded.row_bytes(), loaded.widest()),
-        false => (0, 0),
-    };
-    let mean = mean + rows_bytes(streamed) / rows;
-    let widest = widest + streamed.columns().iter().map(widest_value).sum::<usize>();
-    (most_bytes / mean.max(widest).max(1)).clamp(1, most)
+    let mean = rows_bytes(streamed) / streamed.num_rows().max(1);
+    let widest = streamed.columns().iter().map(widest_value).sum::<usize>();
+    let of_streamed = mean.max(widest).max(1);
+    if has_pairs {
+        of_streamed + loaded.row_bytes().max(loaded.widest())
+    } else {
+        of_streamed
+    }
 }
 
 fn retain_by_number(values: &mut Vec<u32>, keep: impl Fn(usize) -> bool) {

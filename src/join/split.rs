@@ -137,7 +137,9 @@ pub(crate) struct SpilledKeys {
     _lease: Lease,
 }
 
-/// The part of what is held that a Bloom filter may take, as a divisor.
+/// The part of what is held that a Bloom filter may take, as a divisor. It is reserved with the
+/// head-room: a filter only where the pool has something left at the refusal would make more memory
+/// write more.
 const BLOOM_PART: usize = 32;
 
 /// The most bytes of a Bloom filter for each row seen at the first refusal and each bucket: two
@@ -145,11 +147,16 @@ const BLOOM_PART: usize = 32;
 const BLOOM_BYTES_PER_ROW: usize = 2;
 
 impl SpilledKeys {
-    /// Optional: nothing if the pool refuses.
-    fn new(ctx: &JoinContext, most_bytes: usize) -> Option<Self> {
-        let bytes = most_bytes.min(ctx.budget.held() / BLOOM_PART);
-        let lease = ctx.budget.try_lease(bytes)?;
-        let bloom = Bloom::new(bytes)?;
+    /// The bytes of a filter for `rows` rows at the first refusal, of `bytes` bytes.
+    pub(crate) fn bytes_for(ctx: &JoinContext, rows: usize, bytes: usize) -> usize {
+        (rows * ctx.join.config.fan_out() * BLOOM_BYTES_PER_ROW).min(bytes / BLOOM_PART)
+    }
+
+    /// Of `bytes` bytes, some of which `lease` covers. Optional: nothing if the pool refuses.
+    fn new(mut lease: Lease, bytes: usize) -> Option<Self> {
+        let is_covered = lease.try_cover(bytes);
+        lease.shrink_to(bytes);
+        let bloom = is_covered.then(|| Bloom::new(bytes)).flatten()?;
         Some(Self {
             bloom,
             _lease: lease,
@@ -207,14 +214,15 @@ impl Split {
         Ok(Self {
             space,
             buckets,
-            bloom: SpilledKeys::new(ctx, usize::MAX),
+            bloom: SpilledKeys::new(ctx.budget.empty(), ctx.budget.held() / BLOOM_PART),
             null_keys: None,
             reserve: ctx.budget.empty(),
             reserve_target: 0,
         })
     }
 
-    /// After a refusal: chooses the victims from the hashes of the buffered rows.
+    /// After a refusal: chooses the victims from the hashes of the buffered rows, the largest batch
+    /// of which has `largest` bytes.
     ///
     /// # Errors
     /// If spilling is disabled, or memory is below the floor.
@@ -222,6 +230,7 @@ impl Split {
         ctx: &JoinContext,
         rows: &[Held<Rows>],
         mut headroom: Lease,
+        largest: usize,
     ) -> Result<Self> {
         check_disk(ctx)?;
         let floor = WorkSpace::FLOOR.bytes();
@@ -245,17 +254,19 @@ impl Split {
             floor: Arc::new(headroom.split(floor)),
             extra,
         };
+        let reserve = headroom.split(RESERVED_BATCHES * largest);
         let sizes = bucket_bytes(rows, space.fan_out());
         let victims = victim::choose(&sizes, (plan.bytes() - floor).max(1));
         let buckets = (0..plan.fan_out).map(|b| Bucket::new(ctx, &space, victims.contains(&b)));
-        let rows: usize = rows.iter().map(|held| held.rows.len()).sum();
+        let bytes = rows.iter().map(|held| held.rows.bytes()).sum();
+        let rows = rows.iter().map(|held| held.rows.len()).sum();
         Ok(Self {
             buckets: buckets.collect(),
-            bloom: SpilledKeys::new(ctx, rows * plan.fan_out * BLOOM_BYTES_PER_ROW),
+            bloom: SpilledKeys::new(headroom, SpilledKeys::bytes_for(ctx, rows, bytes)),
             null_keys: None,
             space,
-            reserve_target: headroom.bytes() / RESERVED_BATCHES,
-            reserve: headroom,
+            reserve_target: reserve.bytes() / RESERVED_BATCHES,
+            reserve,
         })
     }
 
@@ -303,16 +314,24 @@ impl Split {
             .await
     }
 
-    /// Sends rows to their buckets.
+    /// Sends rows to their buckets: the `valid` ones, if not all of them.
     ///
     /// # Errors
     /// If spilling fails.
-    pub(crate) async fn add(&mut self, ctx: &JoinContext, held: Held<Rows>) -> Result<()> {
+    pub(crate) async fn add(
+        &mut self,
+        ctx: &JoinContext,
+        held: Held<Rows>,
+        valid: Option<&[u32]>,
+    ) -> Result<()> {
         let start = Instant::now();
         let Held { rows, lease } = held;
         let order = ctx.budget.charge(rows.len() * size_of::<u32>());
-        let numbers = all_rows(rows.len());
-        let scatter = Scatter::new(&rows.hashes, numbers, Level::FIRST, self.space.fan_out());
+        let (hashes, fan_out) = (&rows.hashes, self.space.fan_out());
+        let scatter = match valid {
+            None => Scatter::new(hashes, all_rows(rows.len()), Level::FIRST, fan_out),
+            Some(valid) => Scatter::new(hashes, valid.iter().copied(), Level::FIRST, fan_out),
+        };
         ctx.stats.build_nanos.add_since(start);
         let piece = (self.space.plan.buffer / rows.row_bytes()).max(1);
         for (bucket, numbers) in scatter.buckets() {

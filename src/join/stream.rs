@@ -14,7 +14,7 @@ use datafusion_execution::memory_pool::MemoryPool;
 use datafusion_execution::{RecordBatchStream, TaskContext, TryEmitter, async_try_stream};
 use futures::Stream;
 
-use super::context::JoinContext;
+use super::context::{JoinContext, KeyBytes};
 use super::output::Output;
 use super::{GraceHashJoin, Inputs};
 use crate::memory::Budget;
@@ -118,6 +118,7 @@ impl Start {
             stats,
             batch_size,
             partition,
+            key_bytes: KeyBytes::default(),
         };
         let mut out = Output::new(&ctx, emitter);
         super::run(&ctx, inputs, &mut out).await
