@@ -65,6 +65,8 @@ impl SpillCodec {
 ///     .build()?;
 /// assert_eq!(config.fan_out(), 32);
 /// assert!(GraceHashJoinConfig::builder().with_fan_out(0).build().is_err());
+/// let deeper = config.to_builder().with_max_level(9).build()?;
+/// assert_eq!((deeper.fan_out(), deeper.max_level()), (32, 9));
 /// # Ok(())
 /// # }
 /// ```
@@ -116,6 +118,14 @@ impl GraceHashJoinConfig {
     pub fn builder() -> GraceHashJoinConfigBuilder {
         GraceHashJoinConfigBuilder {
             config: Self::default(),
+        }
+    }
+
+    /// Starts from this configuration.
+    #[must_use]
+    pub fn to_builder(&self) -> GraceHashJoinConfigBuilder {
+        GraceHashJoinConfigBuilder {
+            config: self.clone(),
         }
     }
 

@@ -226,13 +226,8 @@ fn for_partitions(
         .properties()
         .output_partitioning()
         .partition_count();
-    GraceHashJoinConfig::builder()
-        .with_fan_out(config.fan_out())
-        .with_max_level(config.max_level())
-        .with_spill(config.spill())
-        .with_codec(config.codec())
-        .with_partitions(partitions.max(1))
-        .build()
+    let config = config.to_builder().with_partitions(partitions.max(1));
+    config.build()
 }
 
 /// `properties` without any order.

@@ -326,7 +326,8 @@ fn an_empty_side_leaves_the_other_side_unmatched() {
     anchor(&[], &[], Full).gives("");
 }
 
-/// NOT IN, in the oracle alone: a NULL in the set makes every answer unknown.
+/// NOT IN, in the oracle alone (`not_in` has the operator's): a NULL in the set makes every answer
+/// unknown.
 #[test]
 fn the_oracle_knows_not_in() {
     let not_in = |probe: &Written| {

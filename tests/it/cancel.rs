@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use datafusion_common::JoinType;
 use futures::StreamExt;
 use grace_hash_join::testing::{
-    Case, Environment, FaultyInput, FilterKind, InputFault, JOIN_TYPES, Layout, Pressure, Shape,
-    Table,
+    Case, Environment, FaultyInput, FilterKind, InputFault, Layout, Pressure, Shape, Table,
 };
 
 use crate::run;
@@ -20,12 +19,12 @@ fn input(table: &Table, fault: InputFault) -> std::pin::Pin<Box<FaultyInput>> {
 
 #[test]
 fn a_stream_dropped_after_any_number_of_batches_leaves_nothing() {
-    for join_type in JOIN_TYPES {
+    for join in Case::of_each_type() {
         for pressure in Pressure::FORCED {
             let case = Case {
                 pressure,
                 batch_size: 5,
-                ..Case::new(join_type)
+                ..join
             };
             run(&case, move || async move {
                 let setting = case.setting().unwrap();
@@ -49,13 +48,13 @@ fn a_stream_dropped_after_any_number_of_batches_leaves_nothing() {
 
 #[test]
 fn a_stream_dropped_while_it_waits_for_an_input_leaves_nothing() {
-    for (turn, join_type) in JOIN_TYPES.into_iter().enumerate() {
+    for (turn, join) in Case::of_each_type().into_iter().enumerate() {
         for pressure in Pressure::FORCED {
             let case = Case {
                 pressure,
                 batch_size: 5,
                 shape: Shape::EmptyBatches,
-                ..Case::new(join_type)
+                ..join
             };
             run(&case, move || async move {
                 let setting = case.setting().unwrap();

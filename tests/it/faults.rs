@@ -9,8 +9,8 @@ use datafusion_execution::memory_pool::{GreedyMemoryPool, MemoryPool, UnboundedM
 use grace_hash_join::testing::faults::{INJECTED, Refusal};
 use grace_hash_join::testing::run::Setting;
 use grace_hash_join::testing::{
-    Case, Environment, FaultyFiles, FaultyInput, FileFault, FilterKind, InputFault, JOIN_TYPES,
-    Pressure, RefusingPool, Rows, Shape, Table, collect,
+    Case, Environment, FaultyFiles, FaultyInput, FileFault, FilterKind, InputFault, Pressure,
+    RefusingPool, Rows, Shape, Table, collect,
 };
 
 use crate::run;
@@ -41,12 +41,12 @@ async fn refused(
 
 #[test]
 fn every_single_refusal_by_the_pool_is_survived_or_reported() {
-    for join_type in JOIN_TYPES {
+    for join in Case::of_each_type() {
         for pressure in Pressure::FORCED {
             let case = Case {
                 pressure,
                 batch_size: 7,
-                ..Case::new(join_type)
+                ..join
             };
             let expected = case.expected().unwrap();
             run(&case, move || async move {
@@ -65,12 +65,12 @@ fn every_single_refusal_by_the_pool_is_survived_or_reported() {
 
 #[test]
 fn a_pool_that_refuses_from_some_call_on_is_survived_or_reported() {
-    for join_type in JOIN_TYPES {
+    for join in Case::of_each_type() {
         for pressure in [Pressure::Fits, Pressure::SplitAgain] {
             let case = Case {
                 pressure,
                 batch_size: 7,
-                ..Case::new(join_type)
+                ..join
             };
             let expected = case.expected().unwrap();
             run(&case, move || async move {
@@ -89,12 +89,9 @@ fn a_pool_that_refuses_from_some_call_on_is_survived_or_reported() {
 
 #[test]
 fn a_pool_that_refuses_now_and_then_is_survived_or_reported() {
-    for join_type in JOIN_TYPES {
+    for join in Case::of_each_type() {
         for shape in [Shape::Mixed, Shape::Large] {
-            let case = Case {
-                shape,
-                ..Case::new(join_type)
-            };
+            let case = Case { shape, ..join };
             let expected = case.expected().unwrap();
             run(&case, move || async move {
                 let setting = case.setting().unwrap();
@@ -117,14 +114,21 @@ fn every_call_on_files(fault: impl Fn(usize) -> FileFault + Copy + Send + 'stati
         Pressure::Chunked,
     ] {
         let mut spared = 0;
-        let cases = JOIN_TYPES.map(|join_type| {
+        let with_answer = |join| {
             let case = Case {
                 pressure,
                 batch_size: 7,
-                ..Case::new(join_type)
+                ..join
             };
             (case, case.expected().unwrap())
-        });
+        };
+        // Its build rows with a NULL key come back from their run.
+        let empty = Case {
+            shape: Shape::EmptyProbe,
+            ..Case::not_in()
+        };
+        let joins = Case::of_each_type().into_iter().chain([empty]);
+        let cases: Vec<_> = joins.map(with_answer).collect();
         for (n, (case, expected)) in cases.iter().cycle().enumerate() {
             let (case, expected) = (*case, expected.clone());
             let struck = run(&case, move || async move {
@@ -138,8 +142,8 @@ fn every_call_on_files(fault: impl Fn(usize) -> FileFault + Copy + Send + 'stati
                 files.struck()
             });
             spared = if struck { 0 } else { spared + 1 };
-            if spared > JOIN_TYPES.len() {
-                assert!(n > JOIN_TYPES.len() + 1, "no call was there to fail");
+            if spared > cases.len() {
+                assert!(n > cases.len() + 1, "no call was there to fail");
                 break;
             }
         }
@@ -216,12 +220,12 @@ fn a_full_disk_is_reported_at_every_size() {
 
 #[test]
 fn every_input_that_fails_ends_the_join_with_its_error() {
-    for join_type in JOIN_TYPES {
+    for join in Case::of_each_type() {
         for pressure in Pressure::FORCED {
             let case = Case {
                 pressure,
                 batch_size: 7,
-                ..Case::new(join_type)
+                ..join
             };
             run(&case, move || async move {
                 let setting = case.setting().unwrap();
@@ -253,12 +257,12 @@ fn every_input_that_fails_ends_the_join_with_its_error() {
 
 #[test]
 fn inputs_that_dawdle_change_nothing() {
-    for join_type in JOIN_TYPES {
+    for join in Case::of_each_type() {
         for pressure in Pressure::FORCED {
             let case = Case {
                 pressure,
                 shape: Shape::EmptyBatches,
-                ..Case::new(join_type)
+                ..join
             };
             let expected = case.expected().unwrap();
             run(&case, move || async move {
@@ -279,12 +283,12 @@ fn inputs_that_dawdle_change_nothing() {
 
 #[test]
 fn a_filter_that_fails_ends_the_join_with_its_error() {
-    for join_type in JOIN_TYPES {
+    for join in Case::of_each_type() {
         for pressure in Pressure::FORCED {
             let case = Case {
                 pressure,
                 filter: FilterKind::Failing,
-                ..Case::new(join_type)
+                ..join
             };
             assert!(case.expected().is_err());
             run(&case, move || async move {
