@@ -618,6 +618,71 @@ async fn scans_below_it_skip_what_they_skip_below_a_hash_join() -> Result<()> {
     Ok(())
 }
 
+/// The filter of a NOT IN leaves the scan every NULL, and is not there at all where it could make the
+/// probe side look empty to a build row with a NULL key.
+#[tokio::test]
+async fn scans_below_a_not_in_never_skip_what_decides_it() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let never_null = "SELECT v FROM (SELECT COALESCE(k, 1) k, v FROM l) l";
+    let any = "SELECT v FROM l";
+    let queries = [
+        (never_null, "SELECT k FROM p", true),
+        (never_null, "SELECT k FROM p WHERE f < 3", true),
+        (
+            never_null,
+            "SELECT k FROM p WHERE f > 10000 AND v <> 3",
+            true,
+        ),
+        (any, "SELECT k FROM p WHERE f > 10001 AND f < 10005", false),
+        (any, "SELECT k FROM p WHERE f > 10000", false),
+        (any, "SELECT k FROM p WHERE f < 0", false),
+    ];
+    let mut counts = vec![];
+    for (build, set, is_filtered) in queries {
+        let sql = format!("{build} WHERE k NOT IN ({set})");
+        let mut outcomes = vec![];
+        for (place, spill) in [
+            (Place::Nowhere, "all"),
+            (Place::Early, "pressure"),
+            (Place::Early, "all"),
+            (Place::Appended, "all"),
+        ] {
+            let mut options = GRACE.to_vec();
+            options.push(("spill", spill));
+            let mut session = Session::new(place, &options);
+            session.partitions = 1;
+            let ctx = with_parquet(&session, &directory).await?;
+            push_filters_into_scans(&ctx);
+            let is_ours = place != Place::Nowhere;
+            if !is_ours {
+                let state = ctx.state_ref();
+                let mut state = state.write();
+                let optimizer = &mut state.config_mut().options_mut().optimizer;
+                optimizer.enable_join_dynamic_filter_pushdown = false;
+            }
+            let plan = plan(&ctx, &sql).await?;
+            let shown = text(&plan);
+            assert_eq!(shown.contains("GraceHashJoinExec"), is_ours, "{shown}");
+            assert!(shown.contains("null_aware"), "{shown}");
+            let has_filter = shown.contains("DynamicFilter");
+            assert_eq!(has_filter, is_filtered && is_ours, "{shown}");
+            let batches = collect(plan, ctx.task_ctx()).await?;
+            outcomes.push(batches.iter().map(RecordBatch::num_rows).sum::<usize>());
+        }
+        assert!(
+            outcomes.iter().all(|rows| *rows == outcomes[0]),
+            "{sql}: {outcomes:?}"
+        );
+        counts.push(outcomes[0]);
+    }
+    let distinct: std::collections::BTreeSet<_> = counts.iter().collect();
+    assert!(
+        distinct.len() > 3,
+        "all, some and no rows are to come out: {counts:?}"
+    );
+    Ok(())
+}
+
 #[tokio::test]
 async fn streams_that_are_dropped_unpolled_hold_nobody_up() -> Result<()> {
     let directory = tempfile::tempdir()?;
