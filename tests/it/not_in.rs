@@ -21,7 +21,7 @@ use futures::StreamExt;
 use grace_hash_join::testing::faults::INJECTED;
 use grace_hash_join::testing::run::Setting;
 use grace_hash_join::testing::{
-    Case, FaultyInput, InputFault, Pressure, Rows, Shape, Spills, Table, collect,
+    Case, FaultyInput, FilterKind, InputFault, Pressure, Rows, Shape, Spills, Table, collect,
 };
 use grace_hash_join::{GraceHashJoin, GraceHashJoinOptions, physical_optimizer_rules};
 
@@ -377,6 +377,27 @@ fn null_keys_that_do_not_fit_are_spilled_and_come_back() {
                 .unwrap();
         });
     }
+}
+
+/// The build side of one key does not fit, so its few probe rows are loaded instead.
+#[test]
+fn a_pair_whose_roles_are_swapped_is_right() {
+    let case = Case {
+        pressure: Pressure::SmallPool,
+        shape: Shape::WideOneKey,
+        key: Shape::WideOneKey.key(),
+        filter: FilterKind::AlwaysFalse,
+        ..Case::not_in()
+    };
+    let expected = case.expected().unwrap();
+    assert_eq!(expected.len(), 200);
+    let outcome = run(&case, move || async move {
+        let environment = case.environment().unwrap();
+        let setting = case.setting().unwrap();
+        let checked = setting.check(&environment, &expected, Spills::Must).await;
+        checked.unwrap()
+    });
+    assert!(outcome.stats.pairs_swapped > 0, "{:?}", outcome.stats);
 }
 
 /// Where a key is NULL by its value, not by the array's own validity.
