@@ -5,6 +5,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use arrow::array::{ArrayRef, BooleanArray};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
@@ -109,6 +110,8 @@ pub struct GraceHashJoin {
     pub(crate) output: Vec<OutputColumn>,
     pub(crate) schema: SchemaRef,
     pub(crate) limit: Option<usize>,
+    /// How many partitions of it run now.
+    pub(crate) running: Arc<AtomicUsize>,
     pub(crate) config: GraceHashJoinConfig,
 }
 
@@ -342,6 +345,7 @@ impl GraceHashJoinBuilder {
             filter,
             schema,
             limit: self.limit,
+            running: Arc::default(),
             config: self.config,
         }))
     }

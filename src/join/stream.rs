@@ -17,7 +17,7 @@ use futures::Stream;
 use super::context::{JoinContext, KeyBytes};
 use super::output::Output;
 use super::{GraceHashJoin, Inputs};
-use crate::memory::Budget;
+use crate::memory::{Budget, Partitions};
 use crate::spill::Spiller;
 use crate::stats::{JoinStats, StatsCell};
 
@@ -110,7 +110,7 @@ impl Start {
             batch_size,
             partition,
         } = self;
-        let partitions = join.config.partitions();
+        let partitions = Partitions::enter(join.config.partitions(), &join.running);
         let ctx = JoinContext {
             budget: Budget::register(&pool, partition, partitions, Arc::clone(&stats)),
             spiller: Spiller::new(disk, codec, Arc::clone(&stats), partition),

@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use datafusion_common::Result;
 use datafusion_execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
 };
 
+use super::space::WorkSpace;
 use crate::error;
 use crate::stats::StatsCell;
 
@@ -15,17 +17,51 @@ use crate::stats::StatsCell;
 /// allocated between two reservations, and neighbours that cannot spill need somewhere to go.
 const KEPT_FREE: usize = 16;
 
+/// The most of a finite pool that is left to those who have yet to ask for their floor, as a divisor.
+const KEPT_FOR_FLOORS: usize = 4;
+
+/// How many floors are left to others in the pool, who may be joins of the same plan.
+const FLOORS_OF_OTHERS: usize = 4;
+
 /// What one partition may hold. Shared by the leases over it.
 pub(crate) struct Budget {
     reservation: MemoryReservation,
     pool: Arc<dyn MemoryPool>,
     limit: Option<usize>,
-    /// The cap while others hold memory too, for pools that do not share fairly by themselves.
-    shared_cap: Option<usize>,
-    /// The limit, divided by the partitions that may run beside each other.
-    share: Option<usize>,
+    /// Whether the pool sees to it that everyone gets a share.
+    shares_fairly: bool,
+    partitions: Partitions,
     stats: Arc<StatsCell>,
     partition: usize,
+}
+
+/// The partitions of one join that may run beside each other.
+#[derive(Debug)]
+pub(crate) struct Partitions {
+    most: usize,
+    /// Those that run now.
+    running: Arc<AtomicUsize>,
+}
+
+impl Partitions {
+    /// One more of them, at most `most`, runs until this is dropped.
+    pub(crate) fn enter(most: usize, running: &Arc<AtomicUsize>) -> Self {
+        running.fetch_add(1, Relaxed);
+        Self {
+            most: most.max(1),
+            running: Arc::clone(running),
+        }
+    }
+
+    fn now(&self) -> usize {
+        self.running.load(Relaxed).clamp(1, self.most)
+    }
+}
+
+impl Drop for Partitions {
+    fn drop(&mut self) {
+        self.running.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Budget {
@@ -34,7 +70,7 @@ impl Budget {
     pub(crate) fn register(
         pool: &Arc<dyn MemoryPool>,
         partition: usize,
-        partitions: usize,
+        partitions: Partitions,
         stats: Arc<StatsCell>,
     ) -> Arc<Self> {
         let limit = match pool.memory_limit() {
@@ -45,13 +81,12 @@ impl Budget {
         let shares_fairly = pool.name().contains("fair") || pool.to_string().contains("fair(");
         let consumer =
             MemoryConsumer::new(format!("GraceHashJoin[{partition}]")).with_can_spill(true);
-        let share = limit.map(|limit| limit / partitions.max(1));
         Arc::new(Self {
             reservation: consumer.register(pool),
             pool: Arc::clone(pool),
             limit,
-            shared_cap: share.filter(|_| !shares_fairly),
-            share,
+            shares_fairly,
+            partitions,
             stats,
             partition,
         })
@@ -64,7 +99,7 @@ impl Budget {
 
     /// About what this partition can expect to get; `None` without a limit.
     pub(crate) fn share(&self) -> Option<usize> {
-        self.share
+        self.limit.map(|limit| limit / self.partitions.most)
     }
 
     /// Asks for `bytes`. `None` is the pool's refusal: an answer, not an error.
@@ -142,15 +177,24 @@ impl Budget {
         let Some(limit) = self.limit else {
             return true;
         };
-        let reserved = self.pool.reserved();
-        if reserved.saturating_add(bytes) > limit - limit / KEPT_FREE {
+        let (reserved, held) = (self.pool.reserved(), self.held());
+        let is_alone = reserved <= held;
+        if reserved.saturating_add(bytes) > limit - self.kept_free(limit, is_alone) {
             return false;
         }
-        let held = self.held();
-        match self.shared_cap {
-            Some(cap) if reserved > held => held.saturating_add(bytes) <= cap,
-            _ => true,
-        }
+        let cap = limit / self.partitions.now();
+        is_alone || self.shares_fairly || held.saturating_add(bytes) <= cap
+    }
+
+    /// What is not asked for: partitions that start late, and others, need their floors.
+    fn kept_free(&self, limit: usize, is_alone: bool) -> usize {
+        let siblings = self.partitions.most - 1;
+        let floors = match is_alone {
+            true => siblings,
+            false => siblings.max(FLOORS_OF_OTHERS),
+        };
+        let floors = floors.saturating_mul(WorkSpace::FLOOR.bytes());
+        (limit / KEPT_FREE).max(floors.min(limit / KEPT_FOR_FLOORS))
     }
 
     fn note_peak(&self) {
@@ -247,6 +291,7 @@ mod tests {
     use datafusion_execution::memory_pool::{FairSpillPool, GreedyMemoryPool};
 
     fn budget(pool: &Arc<dyn MemoryPool>, partitions: usize) -> Arc<Budget> {
+        let partitions = Partitions::enter(partitions, &Arc::default());
         Budget::register(pool, 0, partitions, Arc::default())
     }
 
@@ -276,7 +321,10 @@ mod tests {
     #[test]
     fn in_a_greedy_pool_with_others_a_partition_takes_only_its_part() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1600));
-        let budget = budget(&pool, 4);
+        let running = Arc::default();
+        let siblings = [(); 5].map(|()| Partitions::enter(4, &running));
+        let partition = Partitions::enter(4, &running);
+        let budget = Budget::register(&pool, 0, partition, Arc::default());
         let alone = budget.try_lease(900);
         assert!(alone.is_some());
         drop(alone);
@@ -284,13 +332,36 @@ mod tests {
         other.grow(1);
         assert!(budget.try_lease(401).is_none());
         assert!(budget.try_lease(400).is_some());
+        drop(siblings);
+        assert!(budget.try_lease(1100).is_some());
+    }
+
+    #[test]
+    fn what_others_need_to_start_with_is_left_to_them() {
+        let floor = WorkSpace::FLOOR.bytes();
+        let limit = 40 * floor;
+        let most = |partitions, is_alone: bool| {
+            let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(limit));
+            let budget = budget(&pool, partitions);
+            let other = MemoryConsumer::new("other").register(&pool);
+            other.grow(usize::from(!is_alone));
+            let others = other.size();
+            (0..=limit)
+                .rev()
+                .step_by(floor / 2)
+                .find(|bytes| budget.is_polite(*bytes - others))
+        };
+        assert_eq!(most(1, true), Some(limit - 5 * floor / 2));
+        assert_eq!(most(1, false), Some(limit - 4 * floor));
+        assert_eq!(most(7, true), Some(limit - 6 * floor));
+        assert_eq!(most(100, false), Some(limit - 10 * floor));
     }
 
     #[test]
     fn a_fair_pool_that_is_full_in_total_refuses_although_the_share_is_free() {
         let pool: Arc<dyn MemoryPool> = Arc::new(FairSpillPool::new(1600));
         let neighbour = budget(&pool, 2);
-        let held = neighbour.try_lease(1400).unwrap();
+        let held = neighbour.try_lease(1100).unwrap();
         let budget = budget(&pool, 2);
         assert!(budget.try_lease(200).is_none());
         drop(held);

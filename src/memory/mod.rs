@@ -13,7 +13,7 @@ mod budget;
 mod size;
 mod space;
 
-pub(crate) use budget::{Budget, Lease};
+pub(crate) use budget::{Budget, Lease, Partitions};
 pub(crate) use size::{
     ROW_OVERHEAD, batch_bytes, collect_views, column_bytes, columns_bytes, compact, needed_bytes,
     rows_bytes, shared_bytes, unshare, widest_value,

@@ -22,6 +22,7 @@ mod data;
 mod expected;
 mod measure;
 mod sweep;
+mod together;
 mod written;
 
 /// Counts what is allocated. Both blocks of a reallocation count while one is copied to the other.

@@ -90,7 +90,7 @@ impl Subject {
         result.unwrap_or_else(|reason| panic!("{self:?} in {pool:?}: {reason}"))
     }
 
-    fn join(&self) -> Arc<GraceHashJoin> {
+    pub(crate) fn join(&self) -> Arc<GraceHashJoin> {
         let join = GraceHashJoin::builder(self.build.schema(), self.probe.schema());
         let join = match self.has_computed_keys {
             true => join.with_keys(Arc::new(WideKeys), Arc::new(WideKeys)),

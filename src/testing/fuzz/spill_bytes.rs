@@ -18,7 +18,7 @@ use super::super::render;
 use super::choices::Choices;
 use super::{Target, paste};
 use crate::SpillCodec;
-use crate::memory::Budget;
+use crate::memory::{Budget, Partitions};
 use crate::spill::{Run, RunWriter, Spiller};
 use crate::stats::StatsCell;
 
@@ -213,7 +213,9 @@ impl SpillBytes {
         let stats = Arc::new(StatsCell::default());
         let spiller = Spiller::new(files.disk()?, codec, Arc::clone(&stats), 0);
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-        let space = Arc::new(Budget::register(&pool, 0, 1, stats).empty());
+        let space = Arc::new(
+            Budget::register(&pool, 0, Partitions::enter(1, &Arc::default()), stats).empty(),
+        );
         let table = self.rows.table(self.key, seed)?;
         let mut writer = RunWriter::new(&spiller, &table.schema, "fuzzed rows", &space);
         for batch in table.batches {
