@@ -177,6 +177,14 @@ pub(crate) fn frame_too_long(partition: usize, what: &str) -> DataFusionError {
     ))
 }
 
+pub(crate) fn too_long_for_offsets() -> DataFusionError {
+    execution(
+        "GraceHashJoin: the texts of one column in one spill message take over 2 GiB; lower \
+         datafusion.execution.batch_size"
+            .to_string(),
+    )
+}
+
 pub(crate) fn too_many_rows(partition: usize, rows: usize, most: usize) -> DataFusionError {
     resources(format!(
         "GraceHashJoin partition {partition}: {rows} rows in one table are over its {most}; raise \

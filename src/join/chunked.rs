@@ -25,9 +25,9 @@ use super::probe::join_batch;
 use super::scan::{Ask, StreamedBatch};
 use super::split::Space;
 use crate::error;
-use crate::memory::{Lease, READER_BYTES, ROW_OVERHEAD, batch_bytes};
+use crate::memory::{Lease, ROW_OVERHEAD, batch_bytes};
 use crate::semantics::{RowOutput, Side};
-use crate::spill::{Run, RunReader, RunWriter};
+use crate::spill::{ReadAs, Run, RunReader, RunWriter};
 use crate::table::MatchedBits;
 
 /// What is joined in chunks.
@@ -81,7 +81,7 @@ struct Chunk {
 struct Chunks<'a> {
     source: Source<'a>,
     reader: Option<(RunReader, Option<Lease>)>,
-    /// Frames read so far, to come back to where a reader was closed.
+    /// Frames read so far, to come back to where a reader was closed for want of memory.
     frames: usize,
     /// Rows that were read but are over the most of their chunk.
     rest: Option<Rows>,
@@ -165,7 +165,7 @@ impl<'a> Chunks<'a> {
         let mut reader = match self.reader.take() {
             Some((reader, _)) => reader,
             None => {
-                let mut reader = self.source.loaded.read(&ctx.spiller)?;
+                let mut reader = self.source.loaded.read(&ctx.spiller, ReadAs::Singly)?;
                 // Later frames may refer to dictionaries in earlier ones, so those are decoded too.
                 for _ in 0..self.frames {
                     reader.next().await?;
@@ -179,7 +179,8 @@ impl<'a> Chunks<'a> {
         read_rows(ctx, self.source.side, &batch)
     }
 
-    /// While streamed rows are read, this reader stays open only if there is memory for two.
+    /// While streamed rows are read, this reader stays open only if there is memory for what it holds:
+    /// nothing, for a file of the local disk without dictionaries.
     fn pause(&mut self, ctx: &JoinContext) {
         let Some((reader, _)) = self.reader.take() else {
             return;
@@ -187,7 +188,7 @@ impl<'a> Chunks<'a> {
         if self.is_done() {
             return;
         }
-        if let Some(lease) = ctx.budget.try_lease(READER_BYTES) {
+        if let Some(lease) = ctx.budget.try_lease(reader.idle_bytes()) {
             self.reader = Some((reader, Some(lease)));
         }
     }
@@ -231,7 +232,7 @@ impl Replay<'_> {
     async fn run(&self, loaded: &mut Loaded, seen: Seen, out: &mut Output) -> Result<Seen> {
         match seen {
             Seen::NotAsked => {
-                let mut reader = self.source.streamed.read(&self.ctx.spiller)?;
+                let mut reader = self.source.streamed.read(&self.ctx.spiller, ReadAs::Rows)?;
                 while let Some(batch) = reader.next().await? {
                     let before = MatchedBits::new(batch.num_rows());
                     self.join(loaded, &batch, before, out).await?;
@@ -255,7 +256,7 @@ impl Replay<'_> {
         mut bits: MatchedBits,
         out: &mut Output,
     ) -> Result<MatchedBits> {
-        let mut reader = self.source.streamed.read(&self.ctx.spiller)?;
+        let mut reader = self.source.streamed.read(&self.ctx.spiller, ReadAs::Rows)?;
         let mut first = 0;
         while let Some(batch) = reader.next().await? {
             let rows = batch.num_rows();
@@ -289,7 +290,7 @@ impl Replay<'_> {
         let mut reader = run
             .as_ref()
             .unwrap_or(self.source.streamed)
-            .read(&self.ctx.spiller)?;
+            .read(&self.ctx.spiller, ReadAs::Rows)?;
         while let Some(batch) = reader.next().await? {
             let (batch, before) = match run {
                 Some(_) => self.uncarry(&batch)?,

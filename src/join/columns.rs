@@ -14,12 +14,14 @@ use super::assemble::Selection;
 use super::context::{JoinContext, new_batch};
 use crate::error;
 use crate::keys;
-use crate::memory::{collect_views, column_bytes, columns_bytes, needed_bytes, widest_value};
+use crate::memory::{
+    collect_views, column_bytes, columns_bytes, needed_bytes, restored_column, widest_value,
+};
 use crate::semantics::Side;
 use crate::table::NO_ROW;
 
 /// Columns of more bytes stay in pieces: 32-bit offsets end at 2 GiB.
-const MAX_MERGED_BYTES: usize = 1 << 30;
+pub(crate) const MAX_MERGED_BYTES: usize = 1 << 30;
 
 /// Rows by number, column by column.
 pub(crate) struct LoadedRows {
@@ -110,11 +112,12 @@ impl LoadedRows {
         let (mut needed, mut widest) = (0, 0);
         let mut columns = Vec::with_capacity(pieces.len());
         for (index, pieces) in pieces.into_iter().enumerate() {
+            let wanted = schema.field(index).data_type();
             let column = match pieces.as_slice() {
-                [] => LoadedColumn::Merged(new_null_array(schema.field(index).data_type(), 0)),
-                [only] => LoadedColumn::Merged(Arc::clone(only)),
-                _ if ctx.join.looks_up(side, index) => merge(ctx, pieces)?,
-                _ => LoadedColumn::Pieces(pieces),
+                [] => LoadedColumn::Merged(new_null_array(wanted, 0)),
+                [only] => LoadedColumn::Merged(Arc::clone(only)).restored(wanted),
+                _ if ctx.join.looks_up(side, index) => merge(ctx, pieces)?.restored(wanted),
+                _ => LoadedColumn::Pieces(pieces).restored(wanted),
             };
             needed += column.pieces().iter().map(needed_bytes).sum::<usize>();
             widest += column.pieces().iter().map(widest_value).max().unwrap_or(0);
@@ -263,6 +266,15 @@ impl LoadedRows {
 }
 
 impl LoadedColumn {
+    /// Rows that were in buckets are stored ones.
+    fn restored(self, wanted: &DataType) -> Self {
+        let restored = |column: &ArrayRef| restored_column(column, wanted);
+        match self {
+            Self::Merged(array) => Self::Merged(restored(&array)),
+            Self::Pieces(pieces) => Self::Pieces(pieces.iter().map(restored).collect()),
+        }
+    }
+
     fn pieces(&self) -> &[ArrayRef] {
         match self {
             Self::Merged(array) => std::slice::from_ref(array),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow::compute::{concat_batches, take};
+use arrow::compute::take;
 use arrow::datatypes::SchemaRef;
 use datafusion_common::Result;
 
@@ -13,7 +13,7 @@ use super::builder::{GraceHashJoin, SideSpec};
 use crate::error;
 use crate::keys::Keys;
 use crate::memory::{
-    Budget, ROW_OVERHEAD, batch_bytes, compact, needed_bytes, rows_bytes, shared_bytes,
+    Budget, ROW_OVERHEAD, batch_bytes, compact, needed_bytes, restored, rows_bytes, shared_bytes,
 };
 use crate::semantics::Side;
 use crate::spill::Spiller;
@@ -123,7 +123,7 @@ impl JoinContext {
         self.key_bytes.of(side).load(Relaxed)
     }
 
-    /// The keys of rows that hold the needed columns.
+    /// The keys of rows that hold the needed columns, as they are or as they are stored.
     pub(crate) fn keys(&self, side: Side, batch: &RecordBatch) -> Result<Keys> {
         let columns = self.key_columns(side, batch)?;
         let keys = Keys::new(&columns, batch.num_rows(), self.join.null_equality)?;
@@ -140,7 +140,11 @@ impl JoinContext {
 
     fn key_columns(&self, side: Side, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
         let spec = self.side(side);
-        let columns = spec.keys.evaluate(&batch.project(&spec.key_columns)?)?;
+        let mut keys = batch.project(&spec.key_columns)?;
+        if batch.schema_ref().fields() != spec.schema.fields() {
+            keys = restored(&keys, &Arc::new(spec.schema.project(&spec.key_columns)?))?;
+        }
+        let columns = spec.keys.evaluate(&keys)?;
         for (column, expected) in columns.iter().zip(spec.keys.data_types()) {
             if column.len() != batch.num_rows() || !column.data_type().equals_datatype(&expected) {
                 return Err(error::bad_keys(
@@ -206,6 +210,20 @@ impl Rows {
         }
     }
 
+    /// Rows with `shared` bytes of dictionaries that others have too.
+    pub(crate) fn sharing(batch: RecordBatch, hashes: Vec<u64>, shared: usize) -> Self {
+        Self {
+            batch,
+            hashes,
+            shared,
+        }
+    }
+
+    /// The part of the values of dictionaries that so many of the rows have.
+    pub(crate) fn shared_by(&self, rows: usize) -> usize {
+        self.shared / self.len().max(1) * rows
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.hashes.len()
     }
@@ -227,22 +245,7 @@ impl Rows {
         Ok(Self {
             hashes,
             batch: take_rows(&self.batch, rows)?,
-            shared: self.shared / self.len().max(1) * rows.len(),
-        })
-    }
-
-    /// All rows of `parts`, in order.
-    pub(crate) fn concat(schema: &SchemaRef, parts: &[Self]) -> Result<Self> {
-        let mut hashes = Vec::with_capacity(parts.iter().map(Self::len).sum());
-        for part in parts {
-            hashes.extend_from_slice(&part.hashes);
-        }
-        let batch = concat_batches(schema, parts.iter().map(|part| &part.batch))?;
-        let shared = parts.iter().map(|part| part.shared).sum();
-        Ok(Self {
-            batch,
-            hashes,
-            shared,
+            shared: self.shared_by(rows.len()),
         })
     }
 }

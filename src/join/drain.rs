@@ -25,18 +25,18 @@ use datafusion_common::Result;
 
 use super::build::{hand_out_loaded, hand_out_unmatched};
 use super::chunked::{self, Source};
-use super::context::{JoinContext, all_rows};
-use super::loaded::{Loaded, read_run};
+use super::context::{JoinContext, Rows, all_rows};
+use super::loaded::{Loaded, ReadAhead, read_run};
 use super::output::{Flow, Output};
-use super::probe::{Pieces, join_batch};
+use super::probe::join_batch;
 use super::scan::{Ask, StreamedBatch};
 use super::split::{Space, output_bytes};
 use crate::bucket::{Level, Scatter};
 #[cfg(feature = "testing")]
 use crate::config::SpillPolicy;
-use crate::memory::{ROW_OVERHEAD, batch_bytes};
+use crate::memory::{Lease, ROW_OVERHEAD, batch_bytes};
 use crate::semantics::Side;
-use crate::spill::{Run, RunWriter};
+use crate::spill::{Pick, ReadAs, Run, RunWriter, finished};
 
 /// A bucket's rows of both sides.
 #[derive(Debug)]
@@ -47,6 +47,8 @@ pub(crate) struct Pair {
     next_level: Level,
     /// Whether another split can be expected to help.
     can_split: bool,
+    /// Its first rows, read while the pair before it was joined.
+    ahead: Option<ReadAhead>,
 }
 
 impl Pair {
@@ -58,6 +60,15 @@ impl Pair {
             probe,
             next_level: Level::FIRST.next(),
             can_split,
+            ahead: None,
+        }
+    }
+
+    /// Starts to read what is read first, if there is memory for another reader.
+    fn read_ahead(&mut self, ctx: &JoinContext) {
+        let is_loaded_first = forced(ctx, self.next_level).is_none();
+        if let (Some(build), Some(_), true) = (&self.build, &self.probe, is_loaded_first) {
+            self.ahead = ReadAhead::start(ctx, build);
         }
     }
 
@@ -89,7 +100,7 @@ pub(crate) async fn drain(
         if out.flow() == Flow::Enough {
             break;
         }
-        let children = join_pair(ctx, space, pair, out).await?;
+        let children = join_pair(ctx, space, pair, work.front_mut(), out).await?;
         for child in children.into_iter().rev() {
             work.push_front(child);
         }
@@ -103,6 +114,7 @@ async fn join_pair(
     ctx: &JoinContext,
     space: &Space,
     pair: Pair,
+    next: Option<&mut Pair>,
     out: &mut Output,
 ) -> Result<Vec<Pair>> {
     let Pair {
@@ -110,7 +122,9 @@ async fn join_pair(
         probe,
         next_level,
         can_split,
+        ahead,
     } = pair;
+    let ahead = ahead.filter(|_| build.is_some() && probe.is_some());
     let (build, probe) = match (build, probe) {
         (Some(build), Some(probe)) => (build, probe),
         (Some(build), None) => return lone(ctx, space, (Side::Build, &build), out).await,
@@ -125,16 +139,18 @@ async fn join_pair(
         }
         None => {}
     }
-    if let Some(loaded) = load(ctx, Side::Build, &build).await? {
+    if let Some(rows) = read_run(ctx, (Side::Build, &build), ahead, 0).await? {
         drop(build);
         ctx.stats.pairs_loaded.add(1);
-        stream_run(ctx, space, loaded, &probe, out).await?;
+        let rows = (Side::Build, rows);
+        join_loaded(ctx, space, rows, (&probe, next), out).await?;
         return Ok(Vec::new());
     }
-    if let Some(loaded) = load(ctx, Side::Probe, &probe).await? {
+    if let Some(rows) = read_run(ctx, (Side::Probe, &probe), None, 0).await? {
         drop(probe);
         ctx.stats.pairs_swapped.add(1);
-        stream_run(ctx, space, loaded, &build, out).await?;
+        let rows = (Side::Probe, rows);
+        join_loaded(ctx, space, rows, (&build, next), out).await?;
         return Ok(Vec::new());
     }
     // What the working space holds at a time is no smaller after a split.
@@ -183,7 +199,7 @@ async fn lone(
     if !ctx.join.semantics.rows(side).keeps_unmatched() {
         return Ok(Vec::new());
     }
-    let mut reader = run.read(&ctx.spiller)?;
+    let mut reader = run.read(&ctx.spiller, ReadAs::Rows)?;
     while let Some(batch) = reader.next().await? {
         let _in_hand = ctx
             .budget
@@ -195,25 +211,23 @@ async fn lone(
     Ok(Vec::new())
 }
 
-/// Loads a whole run, or nothing if memory for it is refused.
-async fn load(ctx: &JoinContext, side: Side, run: &Run) -> Result<Option<Loaded>> {
-    match read_run(ctx, side, run, 0).await? {
-        Some((parts, lease)) => Loaded::new(ctx, side, parts, lease).map(Some),
-        None => Ok(None),
-    }
-}
-
-/// Streams a run past the loaded rows of the other side, then hands out the loaded rows that come
-/// out singly.
-async fn stream_run(
+/// Streams a run past rows of the other side, once those have their table, then hands out the loaded
+/// rows that come out singly.
+async fn join_loaded(
     ctx: &JoinContext,
     space: &Space,
-    mut loaded: Loaded,
-    streamed: &Run,
+    (side, (parts, lease)): (Side, (Vec<Rows>, Lease)),
+    (streamed, next): (&Run, Option<&mut Pair>),
     out: &mut Output,
 ) -> Result<()> {
-    let side = loaded.side.other();
-    let mut reader = streamed.read(&ctx.spiller)?;
+    let mut reader = streamed.read(&ctx.spiller, ReadAs::Rows)?;
+    // The first streamed rows are read while the table is built.
+    reader.read_ahead();
+    let mut loaded = Loaded::new(ctx, side, parts, lease)?;
+    if let Some(next) = next {
+        next.read_ahead(ctx);
+    }
+    let side = side.other();
     while let Some(batch) = reader.next().await? {
         let rows = batch.num_rows();
         let in_hand = batch_bytes(&batch) + rows * ROW_OVERHEAD;
@@ -241,8 +255,12 @@ async fn split(
     ctx.stats.pairs_split.add(1);
     ctx.stats.max_level.max(u64::from(level.0) + 1);
     let parent = [build.rows(), probe.rows()];
-    let builds = split_run(ctx, space, Side::Build, build, level).await?;
-    let probes = split_run(ctx, space, Side::Probe, probe, level).await?;
+    let builds = split_run(ctx, space, (Side::Build, build), level, |_| true).await?;
+    // A probe row without build rows in its child has no match.
+    let keeps_unmatched = ctx.join.semantics.rows(Side::Probe).keeps_unmatched();
+    let is_kept =
+        |bucket: usize| keeps_unmatched || builds.get(bucket).is_some_and(Option::is_some);
+    let probes = split_run(ctx, space, (Side::Probe, probe), level, is_kept).await?;
     let is_stuck = |run: &Option<Run>, parent: u64| {
         run.as_ref()
             .is_some_and(|run| run.rows() * 5 > parent * STUCK_FIFTHS)
@@ -256,24 +274,26 @@ async fn split(
             build,
             probe,
             next_level: level.next(),
+            ahead: None,
         })
         .collect();
     children.sort_by_key(Pair::smaller_bytes);
     Ok(children)
 }
 
+/// The rows of each bucket in which rows are kept.
 async fn split_run(
     ctx: &JoinContext,
     space: &Space,
-    side: Side,
-    run: Run,
+    (side, run): (Side, Run),
     level: Level,
+    is_kept: impl Fn(usize) -> bool,
 ) -> Result<Vec<Option<Run>>> {
     let fan_out = space.fan_out();
     let mut writers: Vec<RunWriter> = (0..fan_out.get())
         .map(|_| space.writer(ctx, side))
         .collect();
-    let mut reader = run.read(&ctx.spiller)?;
+    let mut reader = run.read(&ctx.spiller, ReadAs::Rows)?;
     while let Some(batch) = reader.next().await? {
         let rows = batch.num_rows();
         let in_hand = batch_bytes(&batch) + rows * ROW_OVERHEAD;
@@ -282,18 +302,23 @@ async fn split_run(
             .charge_beyond(space.plan.rewritten_bytes(), in_hand);
         let hashes = ctx.keys(side, &batch)?.hashes;
         let scatter = Scatter::new(&hashes, all_rows(rows), level, fan_out);
-        let pieces = Pieces::new(&batch, &hashes, space.plan.buffer);
+        let pick = Pick::new(&batch, &hashes);
         for (bucket, rows) in scatter.buckets() {
-            let Some(writer) = writers.get_mut(bucket.index()) else {
+            let writer = writers.get_mut(bucket.index());
+            let Some(writer) = writer.filter(|_| is_kept(bucket.index())) else {
                 continue;
             };
-            pieces.write(rows, writer).await?;
+            writer.push_rows(&pick, rows, space.plan.buffer).await?;
         }
     }
     drop((reader, run));
-    let mut runs = Vec::with_capacity(writers.len());
+    let mut closing = Vec::with_capacity(writers.len());
     for writer in writers {
-        runs.push(writer.finish().await?);
+        closing.push(writer.close().await?);
+    }
+    let mut runs = Vec::with_capacity(closing.len());
+    for run in closing {
+        runs.push(finished(run).await?);
     }
     Ok(runs)
 }

@@ -19,9 +19,9 @@ use super::columns::LoadedRows;
 use super::context::{JoinContext, Rows};
 use crate::error;
 use crate::keys::{self, KeyRange};
-use crate::memory::{Lease, unshare};
+use crate::memory::{Growing, Lease, READER_BYTES, grows_in_place, restored_extra, unshare};
 use crate::semantics::{RowOutput, Side};
-use crate::spill::Run;
+use crate::spill::{ReadAs, Run, RunReader};
 use crate::table::{JoinTable, MAX_ROWS, MatchedBits, TableBuilder};
 
 /// The most slots for each row of a table that is addressed by keys: a quarter of the range of keys
@@ -56,6 +56,11 @@ impl Loaded {
             _ => MatchedBits::size_of(rows),
         };
         JoinTable::size_of(rows) + bits + rows * ctx.computed_bytes(side)
+    }
+
+    /// The same for rows as they are stored.
+    pub(crate) fn stored_extra_bytes(ctx: &JoinContext, side: Side, rows: usize) -> usize {
+        Self::extra_bytes(ctx, side, rows) + restored_extra(&ctx.side(side).schema, rows)
     }
 
     /// Builds the table; `lease` covers the rows, with their hashes, and [`Self::extra_bytes`].
@@ -149,15 +154,41 @@ fn direct_table(
     Some(table.finish())
 }
 
+/// A reader of a run that is to be loaded, ahead of its turn.
+pub(crate) struct ReadAhead {
+    reader: RunReader,
+    /// Covers what it has read.
+    _lease: Lease,
+}
+
+impl ReadAhead {
+    /// Optional: nothing if the pool refuses, or the file cannot be read, which will be found again.
+    pub(crate) fn start(ctx: &JoinContext, run: &Run) -> Option<Self> {
+        let lease = ctx.budget.try_lease(READER_BYTES)?;
+        let mut reader = run.read(&ctx.spiller, ReadAs::Stored).ok()?;
+        reader.read_ahead();
+        Some(Self {
+            reader,
+            _lease: lease,
+        })
+    }
+}
+
+impl std::fmt::Debug for ReadAhead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadAhead").finish_non_exhaustive()
+    }
+}
+
 /// Reads a whole run to be loaded with `others` rows, or nothing if memory for it, with its part of
-/// the table, is refused.
+/// the table, is refused. It may have been begun to read.
 ///
 /// # Errors
 /// If the run cannot be read.
 pub(crate) async fn read_run(
     ctx: &JoinContext,
-    side: Side,
-    run: &Run,
+    (side, run): (Side, &Run),
+    ahead: Option<ReadAhead>,
     others: usize,
 ) -> Result<Option<(Vec<Rows>, Lease)>> {
     let Ok(rows) = usize::try_from(run.rows()) else {
@@ -166,15 +197,29 @@ pub(crate) async fn read_run(
     if rows + others > ctx.max_rows() {
         return Ok(None);
     }
+    // It is the one open reader now, which the working space covers.
+    let ahead = ahead.map(|ahead| ahead.reader);
     let table =
         Loaded::extra_bytes(ctx, side, rows + others) - Loaded::extra_bytes(ctx, side, others);
     let estimate = run.memory_bytes() + rows * size_of::<u64>();
     let Some(mut lease) = ctx.budget.try_lease(table + estimate) else {
         return Ok(None);
     };
-    let mut reader = run.read(&ctx.spiller)?;
+    let mut reader = match ahead {
+        Some(reader) => reader,
+        None => run.read(&ctx.spiller, ReadAs::Stored)?,
+    };
+    if grows_in_place(run.stored_schema()) {
+        let mut growing = Growing::new(run.stored_schema(), rows, Some(run.text_bytes()));
+        while let Some(batch) = reader.next().await? {
+            growing.append(&batch)?;
+        }
+        let batch = growing.finish()?;
+        let hashes = ctx.keys(side, &batch)?.hashes;
+        return Ok(Some((vec![Rows::new(batch, hashes)], lease)));
+    }
     let mut parts = Vec::new();
-    let mut used = table;
+    let mut used = table + restored_extra(&ctx.side(side).schema, rows);
     while let Some(batch) = reader.next().await? {
         let part = read_rows(ctx, side, &batch)?;
         used += part.bytes();

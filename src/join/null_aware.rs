@@ -35,12 +35,11 @@ use arrow::record_batch::RecordBatch;
 use datafusion_common::{NullEquality, Result};
 
 use super::context::{JoinContext, all_rows};
-use super::probe::Pieces;
 use super::split::Space;
 use crate::keys::Keys;
 use crate::memory::Lease;
 use crate::semantics::Side;
-use crate::spill::{Run, RunWriter};
+use crate::spill::{Pick, Run, RunWriter};
 
 /// How NULL keys are compared.
 pub(crate) fn null_equality(is_null_aware: bool, declared: NullEquality) -> NullEquality {
@@ -101,8 +100,8 @@ impl NullKeyWriter {
     /// If spilling fails.
     pub(crate) async fn push(&mut self, rows: &RecordBatch) -> Result<()> {
         let numbers: Vec<u32> = all_rows(rows.num_rows()).collect();
-        Pieces::new(rows, &[], self.piece)
-            .write(&numbers, &mut self.writer)
+        self.writer
+            .push_rows(&Pick::new(rows, &[]), &numbers, self.piece)
             .await?;
         match self.buffer {
             Some(_) => Ok(()),

@@ -17,7 +17,7 @@ use futures::StreamExt;
 use tokio::task::coop::consume_budget;
 
 use super::build::{Built, Held, hand_out_loaded, hand_out_unmatched};
-use super::context::{JoinContext, all_rows, take_rows};
+use super::context::{JoinContext, all_rows};
 use super::drain::Pair;
 use super::loaded::Loaded;
 use super::null_aware::Verdict;
@@ -28,7 +28,7 @@ use crate::bucket::{Level, Scatter};
 use crate::keys::bucket_of;
 use crate::memory::{Lease, ROW_OVERHEAD, rows_bytes, shared_bytes};
 use crate::semantics::Side;
-use crate::spill::{Run, RunWriter};
+use crate::spill::{Pick, Run, RunWriter, finished};
 
 /// Input batches are worked off in slices of at most a buffer's worth of overhead, at least this.
 const MIN_SLICE: usize = 512;
@@ -331,13 +331,14 @@ impl<'a> ProbeSplit<'a> {
         let fan_out = self.space.fan_out();
         let scatter = Scatter::new(&keys.hashes, away.into_iter(), Level::FIRST, fan_out);
         self.ctx.stats.probe_nanos.add_since(start);
-        let pieces = Pieces::new(&streamed.batch, &keys.hashes, self.space.plan.buffer);
+        let pick = Pick::new(&streamed.batch, &keys.hashes);
+        let buffer = self.space.plan.buffer;
         for (bucket, rows) in scatter.buckets() {
             let Some(ProbeBucket::Spilled { probe, .. }) = self.buckets.get_mut(bucket.index())
             else {
                 continue;
             };
-            pieces.write(rows, probe).await?;
+            probe.push_rows(&pick, rows, buffer).await?;
         }
         Ok(here)
     }
@@ -346,49 +347,16 @@ impl<'a> ProbeSplit<'a> {
     async fn finish(self) -> Result<Drainable> {
         let null_keys = self.null_keys.into_iter();
         let mut pairs: Vec<Pair> = null_keys.map(|run| Pair::new(Some(run), None)).collect();
+        let mut closing = Vec::new();
         for bucket in self.buckets {
             if let ProbeBucket::Spilled { build, probe } = bucket {
-                let probe = probe.finish().await?;
-                pairs.push(Pair::new(Some(build), probe));
+                closing.push((build, probe.close().await?));
             }
+        }
+        for (build, probe) in closing {
+            pairs.push(Pair::new(Some(build), finished(probe).await?));
         }
         drop(self.bloom);
         Ok(Drainable::Pairs(self.space.for_drain(), pairs))
-    }
-}
-
-/// A batch whose rows are written to runs, in pieces of about a buffer's size.
-pub(crate) struct Pieces<'a> {
-    batch: &'a RecordBatch,
-    hashes: &'a [u64],
-    buffer: usize,
-    /// Rows of a piece.
-    most: usize,
-}
-
-impl<'a> Pieces<'a> {
-    pub(crate) fn new(batch: &'a RecordBatch, hashes: &'a [u64], buffer: usize) -> Self {
-        let row_bytes = rows_bytes(batch) / batch.num_rows().max(1);
-        Self {
-            batch,
-            hashes,
-            buffer,
-            most: (buffer / row_bytes.max(1)).max(1),
-        }
-    }
-
-    /// Writes the given rows, with their hashes, to a bucket's run.
-    ///
-    /// # Errors
-    /// If a write fails.
-    pub(crate) async fn write(&self, rows: &[u32], writer: &mut RunWriter) -> Result<()> {
-        for rows in rows.chunks(self.most) {
-            let taken = take_rows(self.batch, rows)?;
-            let hashes = rows
-                .iter()
-                .filter_map(|row| self.hashes.get(*row as usize).copied());
-            writer.push(taken, hashes, self.buffer).await?;
-        }
-        Ok(())
     }
 }

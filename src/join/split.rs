@@ -19,12 +19,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use arrow::array::{Array, ArrayRef};
+use arrow::compute::concat;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion_common::Result;
 
 use super::build::{Built, Held, RESERVED_BATCHES, hand_out_unmatched};
-use super::context::{JoinContext, Rows, all_rows};
+use super::columns::MAX_MERGED_BYTES;
+use super::context::{JoinContext, Rows, all_rows, new_batch};
 use super::loaded::{Loaded, read_run};
 use super::null_aware::NullKeyWriter;
 use super::output::Output;
@@ -33,9 +36,9 @@ use crate::bucket::{Bloom, FanOut, Level, Scatter};
 use crate::config::SpillPolicy;
 use crate::error;
 use crate::keys::bucket_of;
-use crate::memory::{Lease, WorkSpace};
+use crate::memory::{Growing, Lease, WorkSpace, column_bytes, grows_in_place, stored_schema};
 use crate::semantics::Side;
-use crate::spill::{Run, RunWriter};
+use crate::spill::{Pick, Run, RunWriter, finished};
 
 /// The working space of a join that spills, with the leases that cover it.
 pub(crate) struct Space {
@@ -43,6 +46,8 @@ pub(crate) struct Space {
     /// Shared with writes in flight, which outlive the stream by a moment.
     floor: Arc<Lease>,
     extra: Lease,
+    /// Bytes of a lease that the queue of writes has.
+    behind: usize,
 }
 
 impl Space {
@@ -70,7 +75,7 @@ impl Space {
     }
 
     fn held(&self) -> usize {
-        self.floor.bytes() + self.extra.bytes()
+        self.floor.bytes() + self.extra.bytes() + self.behind
     }
 
     /// For the drain phase, which reads: with as many buckets as that leaves memory for. The floor
@@ -96,6 +101,9 @@ impl Space {
                 .try_extend(wide.bytes().saturating_sub(self.held()))
         {
             self.plan = wide;
+            let more = self.extra.split(wide.behind.saturating_sub(self.behind));
+            self.behind += more.bytes();
+            ctx.spiller.write_behind(wide.buffer + self.behind, more);
         }
     }
 }
@@ -113,10 +121,6 @@ pub(crate) struct Split {
     reserve_target: usize,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there are at most 256, and a spilled one grows a buffer of 16 KiB or more"
-)]
 enum Bucket {
     Resident(Resident),
     Spilled(RunWriter),
@@ -126,9 +130,7 @@ enum Bucket {
 struct Resident {
     parts: Vec<Rows>,
     lease: Lease,
-    /// How many parts at the end are small, and their bytes.
-    tail: usize,
-    tail_bytes: usize,
+    tail: Tail,
 }
 
 /// A Bloom filter with the lease that covers it.
@@ -161,6 +163,14 @@ impl SpilledKeys {
             bloom,
             _lease: lease,
         })
+    }
+}
+
+impl SpilledKeys {
+    fn note<'a>(&mut self, hashes: impl Iterator<Item = &'a u64>) {
+        for hash in hashes {
+            self.bloom.insert(*hash);
+        }
     }
 }
 
@@ -198,6 +208,7 @@ impl Split {
             plan,
             floor: Arc::new(floor),
             extra,
+            behind: 0,
         };
         let spilled = |bucket: usize| match ctx.join.config.spill() {
             SpillPolicy::Pressure => false,
@@ -253,6 +264,7 @@ impl Split {
             plan,
             floor: Arc::new(headroom.split(floor)),
             extra,
+            behind: 0,
         };
         let reserve = headroom.split(RESERVED_BATCHES * largest);
         let sizes = bucket_bytes(rows, space.fan_out());
@@ -333,31 +345,64 @@ impl Split {
             Some(valid) => Scatter::new(hashes, valid.iter().copied(), Level::FIRST, fan_out),
         };
         ctx.stats.build_nanos.add_since(start);
-        let piece = (self.space.plan.buffer / rows.row_bytes()).max(1);
+        let pick = Pick::new(&rows.batch, &rows.hashes);
         for (bucket, numbers) in scatter.buckets() {
-            for numbers in numbers.chunks(piece) {
-                self.place(ctx, bucket.index(), rows.take(numbers)?).await?;
-            }
+            self.place(ctx, bucket.index(), (&rows, &pick), numbers)
+                .await?;
         }
         drop((rows, order));
+        // A filter that lets too many strangers pass does not get better.
+        self.bloom.take_if(|keys| !keys.bloom.is_useful());
         self.reserve.absorb(lease);
         self.reserve.shrink_to(self.reserve_target);
         self.space.widen(ctx);
         Ok(())
     }
 
-    async fn place(&mut self, ctx: &JoinContext, bucket: usize, rows: Rows) -> Result<()> {
-        let bytes = rows.bytes();
-        loop {
+    /// Sends some rows of a batch to one bucket: to its run, or to its buffer, which is kept each
+    /// time that it is full.
+    async fn place(
+        &mut self,
+        ctx: &JoinContext,
+        bucket: usize,
+        (rows, pick): (&Rows, &Pick<'_>),
+        numbers: &[u32],
+    ) -> Result<()> {
+        let mut rest = numbers;
+        while !rest.is_empty() {
             let buffer = self.space.plan.buffer;
             match self.buckets.get_mut(bucket) {
                 None => return Err(error::internal("a row has no bucket")),
                 Some(Bucket::Spilled(writer)) => {
-                    note_spilled(&mut self.bloom, &rows.hashes);
-                    return writer
-                        .push(rows.batch, rows.hashes.into_iter(), buffer)
-                        .await;
+                    if let Some(keys) = &mut self.bloom {
+                        keys.note(rest.iter().filter_map(|row| rows.hashes.get(*row as usize)));
+                    }
+                    return writer.push_rows(pick, rest, buffer).await;
                 }
+                Some(Bucket::Resident(resident)) => {
+                    rest = resident.tail.append(ctx, rows, rest, buffer)?;
+                    if rest.is_empty() {
+                        return Ok(());
+                    }
+                    let full = std::mem::take(&mut resident.tail).finish()?;
+                    self.keep(ctx, bucket, full).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps rows that were in a resident bucket's buffer, giving up buckets until they are granted;
+    /// or writes them, if that bucket itself is given up.
+    async fn keep(&mut self, ctx: &JoinContext, bucket: usize, rows: Option<Rows>) -> Result<()> {
+        let Some(rows) = rows else {
+            return Ok(());
+        };
+        let bytes = rows.bytes();
+        loop {
+            match self.buckets.get_mut(bucket) {
+                None => return Err(error::internal("a row has no bucket")),
+                Some(Bucket::Spilled(_)) => return self.write(bucket, rows).await,
                 Some(Bucket::Resident(resident)) => {
                     let lease = if self.reserve.bytes() >= bytes {
                         Some(self.reserve.split(bytes))
@@ -365,7 +410,9 @@ impl Split {
                         ctx.budget.try_lease(bytes)
                     };
                     if let Some(lease) = lease {
-                        return resident.push(ctx, rows, lease, buffer);
+                        resident.lease.absorb(lease);
+                        resident.parts.push(rows);
+                        return Ok(());
                     }
                 }
             }
@@ -373,6 +420,22 @@ impl Split {
                 // Every resident bucket is empty, this one too.
                 self.give_up(ctx, bucket).await?;
             }
+        }
+    }
+
+    /// Writes rows of a bucket on disk.
+    async fn write(&mut self, bucket: usize, rows: Rows) -> Result<()> {
+        if let Some(keys) = &mut self.bloom {
+            keys.note(rows.hashes.iter());
+        }
+        let buffer = self.space.plan.buffer;
+        match self.buckets.get_mut(bucket) {
+            Some(Bucket::Spilled(writer)) => {
+                writer
+                    .push(rows.batch, rows.hashes.into_iter(), buffer)
+                    .await
+            }
+            _ => Err(error::internal("a resident bucket has no run")),
         }
     }
 
@@ -388,19 +451,18 @@ impl Split {
     /// Writes a resident bucket and leaves a writer in its place.
     async fn give_up(&mut self, ctx: &JoinContext, bucket: usize) -> Result<()> {
         let spilled = Bucket::new(ctx, &self.space, true);
-        let Some(bucket) = self.buckets.get_mut(bucket) else {
+        let Some(slot) = self.buckets.get_mut(bucket) else {
             return Ok(());
         };
-        let before = std::mem::replace(bucket, spilled);
-        let (Bucket::Resident(resident), Bucket::Spilled(writer)) = (before, bucket) else {
+        let Bucket::Resident(resident) = std::mem::replace(slot, spilled) else {
             return Err(error::internal("a bucket was given up twice"));
         };
-        let Resident { parts, lease, .. } = resident;
+        let Resident { parts, lease, tail } = resident;
         for part in parts {
-            note_spilled(&mut self.bloom, &part.hashes);
-            writer
-                .push(part.batch, part.hashes.into_iter(), self.space.plan.buffer)
-                .await?;
+            self.write(bucket, part).await?;
+        }
+        if let Some(rows) = tail.finish()? {
+            self.write(bucket, rows).await?;
         }
         drop(lease);
         Ok(())
@@ -412,6 +474,7 @@ impl Split {
     /// # Errors
     /// If spilling fails, or memory is below the floor.
     pub(crate) async fn finish(mut self, ctx: &JoinContext) -> Result<Built> {
+        self.keep_tails(ctx).await?;
         // The reserve has copied its last batch; from here on it covers the probe batch in hand,
         // and output batches that are worth handing out.
         let output_bytes = output_bytes(ctx);
@@ -423,15 +486,20 @@ impl Split {
             }
         }
         let mut lease = self.reserve_table(ctx).await?;
+        for bucket in &mut self.buckets {
+            if let Bucket::Resident(resident) = bucket {
+                resident.merge(ctx)?;
+            }
+        }
         let mut parts = Vec::new();
-        let mut runs = Vec::with_capacity(self.buckets.len());
+        let mut closing = Vec::with_capacity(self.buckets.len());
         for bucket in self.buckets {
             match bucket {
-                Bucket::Spilled(writer) => runs.push(writer.finish().await?),
+                Bucket::Spilled(writer) => closing.push(writer.close().await?),
                 Bucket::Resident(resident) => {
                     lease.absorb(resident.lease);
                     parts.extend(resident.parts);
-                    runs.push(None);
+                    closing.push(None);
                 }
             }
         }
@@ -439,6 +507,10 @@ impl Split {
             Some(writer) => writer.finish().await?,
             None => None,
         };
+        let mut runs = Vec::with_capacity(closing.len());
+        for run in closing {
+            runs.push(finished(run).await?);
+        }
         reload(ctx, &mut runs, &mut parts, &mut lease).await?;
         ctx.stats.spilled_buckets.add(runs.iter().flatten().count());
         ctx.stats.max_level.max(1);
@@ -460,11 +532,22 @@ impl Split {
         })
     }
 
+    /// Keeps what is still in buffers.
+    async fn keep_tails(&mut self, ctx: &JoinContext) -> Result<()> {
+        for bucket in 0..self.buckets.len() {
+            if let Some(Bucket::Resident(resident)) = self.buckets.get_mut(bucket) {
+                let rest = std::mem::take(&mut resident.tail).finish()?;
+                self.keep(ctx, bucket, rest).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reserves the table of the resident rows, giving up buckets until it is granted.
     async fn reserve_table(&mut self, ctx: &JoinContext) -> Result<Lease> {
         loop {
             let rows = self.buckets.iter().map(Bucket::resident_rows).sum();
-            let extra = Loaded::extra_bytes(ctx, Side::Build, rows);
+            let extra = Loaded::stored_extra_bytes(ctx, Side::Build, rows);
             if rows <= ctx.max_rows()
                 && let Some(lease) = ctx.budget.try_lease(extra)
             {
@@ -495,7 +578,7 @@ async fn reload(
         let Some(run) = slot.as_ref() else {
             continue;
         };
-        let Some((more, more_lease)) = read_run(ctx, Side::Build, run, rows).await? else {
+        let Some((more, more_lease)) = read_run(ctx, (Side::Build, run), None, rows).await? else {
             return Ok(());
         };
         parts.extend(more);
@@ -515,8 +598,7 @@ impl Bucket {
             Self::Resident(Resident {
                 parts: Vec::new(),
                 lease,
-                tail: 0,
-                tail_bytes: 0,
+                tail: Tail::default(),
             })
         }
     }
@@ -537,28 +619,99 @@ impl Bucket {
 }
 
 impl Resident {
-    /// Adds rows; small parts are merged once they fill a buffer.
-    fn push(&mut self, ctx: &JoinContext, rows: Rows, lease: Lease, buffer: usize) -> Result<()> {
-        let bytes = rows.bytes();
-        self.lease.absorb(lease);
-        self.parts.push(rows);
-        if bytes >= buffer {
-            (self.tail, self.tail_bytes) = (0, 0);
+    /// Makes one part of many, a column at a time, if memory for the largest column is granted: rows
+    /// are looked up in few parts much faster than in many.
+    fn merge(&mut self, ctx: &JoinContext) -> Result<()> {
+        let schema = stored_schema(&ctx.join.build.schema);
+        if self.parts.len() < 2 || !grows_in_place(&schema) {
             return Ok(());
         }
-        self.tail += 1;
-        self.tail_bytes += bytes;
-        if self.tail_bytes < buffer || self.tail < 2 {
+        let column = |index: usize| {
+            let columns = self.parts.iter().map(move |part| part.batch.columns());
+            columns.filter_map(move |columns| columns.get(index).cloned())
+        };
+        let mut columns: Vec<Vec<ArrayRef>> = (0..schema.fields().len())
+            .map(|index| column(index).collect())
+            .collect();
+        let largest = columns
+            .iter()
+            .map(|column| column.iter().map(column_bytes).sum());
+        let rows: usize = self.parts.iter().map(Rows::len).sum();
+        let largest = largest.max().unwrap_or(0).max(rows * size_of::<u64>());
+        let is_mergeable = largest <= MAX_MERGED_BYTES;
+        let Some(_copy) = ctx.budget.try_lease(largest).filter(|_| is_mergeable) else {
             return Ok(());
+        };
+        let mut hashes = Vec::with_capacity(rows);
+        for part in std::mem::take(&mut self.parts) {
+            hashes.extend_from_slice(&part.hashes);
         }
-        let parts = self.parts.split_off(self.parts.len() - self.tail);
-        let merged = Rows::concat(&ctx.join.build.schema, &parts)?;
-        drop(parts);
-        let held = self.lease.bytes() + merged.bytes();
-        self.lease.settle(held.saturating_sub(self.tail_bytes));
+        let merged = columns.iter_mut().map(|column| {
+            let column = std::mem::take(column);
+            let arrays: Vec<&dyn Array> = column.iter().map(AsRef::as_ref).collect();
+            concat(&arrays)
+        });
+        let merged = merged.collect::<Result<Vec<_>, _>>()?;
+        let merged = Rows::new(new_batch(&schema, merged, rows)?, hashes);
+        self.lease.settle(merged.bytes());
         self.parts.push(merged);
-        (self.tail, self.tail_bytes) = (0, 0);
         Ok(())
+    }
+}
+
+/// Rows of a resident bucket that do not fill a buffer yet; like a write buffer, it is covered by
+/// the working space.
+#[derive(Default)]
+struct Tail {
+    rows: Option<Growing>,
+    hashes: Vec<u64>,
+    /// Their part of the values of dictionaries.
+    shared: usize,
+}
+
+impl Tail {
+    /// Appends rows until the buffer is full; returns those for which there is no room any more.
+    fn append<'a>(
+        &mut self,
+        ctx: &JoinContext,
+        from: &Rows,
+        rows: &'a [u32],
+        buffer: usize,
+    ) -> Result<&'a [u32]> {
+        let row_bytes = from.row_bytes().max(1);
+        let held = self.rows.as_ref().map_or(0, Growing::bytes) + size_of_val(&*self.hashes);
+        let room = buffer.saturating_sub(held) / row_bytes;
+        // A row wider than a buffer has one for itself.
+        let least = usize::from(self.hashes.is_empty());
+        let (now, later) = rows.split_at(room.max(least).min(rows.len()));
+        if now.is_empty() {
+            return Ok(later);
+        }
+        let most = (buffer / row_bytes).max(now.len());
+        if self.rows.is_none() {
+            let stored = stored_schema(&ctx.join.build.schema);
+            self.rows = Some(Growing::new(&stored, most, None));
+            self.hashes.reserve_exact(most);
+        }
+        if let Some(growing) = &mut self.rows {
+            growing.append_rows(&from.batch, now)?;
+        }
+        let hashes = now.iter().filter_map(|row| from.hashes.get(*row as usize));
+        self.hashes.extend(hashes);
+        self.shared += from.shared_by(now.len());
+        Ok(later)
+    }
+
+    /// The rows; nothing if there are none.
+    fn finish(self) -> Result<Option<Rows>> {
+        let Some(rows) = self.rows else {
+            return Ok(None);
+        };
+        Ok(Some(Rows::sharing(
+            rows.finish()?,
+            self.hashes,
+            self.shared,
+        )))
     }
 }
 
@@ -573,14 +726,6 @@ pub(crate) fn output_bytes(ctx: &JoinContext) -> usize {
 /// The most that was ever held: about what there is to share out.
 fn peak_bytes(ctx: &JoinContext) -> usize {
     usize::try_from(ctx.stats.peak_bytes.get()).unwrap_or(usize::MAX)
-}
-
-fn note_spilled(keys: &mut Option<SpilledKeys>, hashes: &[u64]) {
-    if let Some(keys) = keys {
-        for hash in hashes {
-            keys.bloom.insert(*hash);
-        }
-    }
 }
 
 fn check_disk(ctx: &JoinContext) -> Result<()> {

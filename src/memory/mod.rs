@@ -12,10 +12,14 @@
 mod budget;
 mod size;
 mod space;
+mod stored;
 
 pub(crate) use budget::{Budget, Lease, Partitions};
 pub(crate) use size::{
     ROW_OVERHEAD, batch_bytes, collect_views, column_bytes, columns_bytes, compact, needed_bytes,
     rows_bytes, shared_bytes, unshare, widest_value,
 };
-pub(crate) use space::{READER_BYTES, WorkSpace};
+pub(crate) use space::{MIN_BUFFER, READER_BYTES, WorkSpace};
+pub(crate) use stored::{
+    Growing, grows_in_place, restored, restored_column, restored_extra, stored_schema, text_bytes,
+};

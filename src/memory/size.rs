@@ -174,6 +174,14 @@ pub(crate) fn unshare(batch: &RecordBatch) -> Result<RecordBatch> {
     compact_beyond(batch, SHARED_EIGHTHS)
 }
 
+/// The same for one column.
+///
+/// # Errors
+/// If arrow cannot copy the column's type.
+pub(crate) fn compact_array(array: &ArrayRef) -> Result<ArrayRef> {
+    compact_column(array, PINNED_EIGHTHS)
+}
+
 fn compact_beyond(batch: &RecordBatch, eighths: usize) -> Result<RecordBatch> {
     let columns = batch
         .columns()

@@ -7,8 +7,9 @@
 //!                          merged (1 + the slice); one being written (1 + the slice); output (1)
 //! ```
 //!
-//! With the smallest fan-out, 2, and the smallest buffer, 16 KiB, that is 384 KiB. The input batch
-//! in hand comes on top: it exists already, so it is charged, and worked off in slices.
+//! With the smallest fan-out, 2, and the smallest buffer, 16 KiB, that is 384 KiB. Where there is more
+//! memory, buffers grow, and so much again as two of them waits to be written. The input batch in hand
+//! comes on top: it exists already, so it is charged, and worked off in slices.
 
 /// An open read stream of a DataFusion temp file: two buffers of 128 KiB.
 pub(crate) const READER_BYTES: usize = 256 << 10;
@@ -22,6 +23,9 @@ const MAX_BUFFER: usize = 256 << 10;
 /// Buffers besides one per bucket, as in the module's formula.
 const EXTRA_BUFFERS: usize = 6;
 
+/// Buffers that may wait to be written behind the one that is being written, beyond the floor.
+const BEHIND_BUFFERS: usize = 2;
+
 /// The part of what a partition holds that may go to more buckets, as a divisor.
 const SPACE_PART: usize = 4;
 
@@ -34,6 +38,8 @@ pub(crate) struct WorkSpace {
     pub(crate) fan_out: usize,
     /// Bytes of one write buffer; slices of input and output batches are bounded by it too.
     pub(crate) buffer: usize,
+    /// Bytes that may wait to be written, besides the buffer that is being written.
+    pub(crate) behind: usize,
 }
 
 impl WorkSpace {
@@ -41,6 +47,7 @@ impl WorkSpace {
     pub(crate) const FLOOR: Self = Self {
         fan_out: 2,
         buffer: MIN_BUFFER,
+        behind: 0,
     };
 
     /// As many buckets as the floor carries while nothing is read: the read stream's bytes are then
@@ -52,7 +59,7 @@ impl WorkSpace {
         let buffers = (share / SPACE_PART).saturating_sub(READER_BYTES) / MIN_BUFFER;
         let mut space = Self {
             fan_out,
-            buffer: MIN_BUFFER,
+            ..Self::FLOOR
         };
         while space.fan_out > Self::FLOOR.fan_out && space.fan_out + EXTRA_BUFFERS > buffers {
             space.fan_out /= 2;
@@ -62,9 +69,16 @@ impl WorkSpace {
 
     /// The same buckets with the largest buffers for `share` bytes.
     pub(crate) fn widened(self, share: usize) -> Self {
-        let buffer = share / WIDE_PART / (self.fan_out + EXTRA_BUFFERS);
-        let buffer = buffer.max(self.buffer).min(MAX_BUFFER.max(self.buffer));
-        Self { buffer, ..self }
+        let buffer = share / WIDE_PART / (self.fan_out + EXTRA_BUFFERS + BEHIND_BUFFERS);
+        if buffer <= self.buffer {
+            return self;
+        }
+        let buffer = buffer.min(MAX_BUFFER.max(self.buffer));
+        Self {
+            buffer,
+            behind: BEHIND_BUFFERS * buffer,
+            ..self
+        }
     }
 
     /// What covers a batch that was read back and is streamed, while nothing is written: the slice,
@@ -86,7 +100,7 @@ impl WorkSpace {
 
     /// What it takes while nothing is read.
     pub(crate) fn bytes_without_reader(self) -> usize {
-        (self.fan_out + EXTRA_BUFFERS) * self.buffer
+        (self.fan_out + EXTRA_BUFFERS) * self.buffer + self.behind
     }
 
     /// What it takes, by the module's formula.
@@ -125,7 +139,8 @@ mod tests {
             last,
             WorkSpace {
                 fan_out: 16,
-                buffer: MAX_BUFFER
+                buffer: MAX_BUFFER,
+                behind: 2 * MAX_BUFFER
             }
         );
     }

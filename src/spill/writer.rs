@@ -1,21 +1,25 @@
-//! Writing a run: rows are gathered to a buffer's size, encoded, and written behind the caller's
-//! back, one write at a time per partition.
+//! Writing a run: rows are gathered to a buffer's size, then encoded and written behind the caller's
+//! back.
 
 use std::io::{BufWriter, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use arrow_ipc::writer::StreamEncoder;
+use arrow_ipc::writer::{IpcWriteOptions, StreamEncoder};
 use datafusion_common::Result;
 use datafusion_execution::spill_file::{SpillFile, SpillWriter};
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 
+use super::behind::Work;
 use super::format::{self, Frame, RunSeed};
-use super::run::{Run, Spiller};
+use super::run::{Facts, Run, Spiller};
 use crate::error;
-use crate::memory::{Lease, ROW_OVERHEAD, batch_bytes, shared_bytes};
+use crate::memory::{
+    Growing, Lease, ROW_OVERHEAD, batch_bytes, grows_in_place, restored_extra, rows_bytes,
+    shared_bytes, stored_schema, text_bytes,
+};
+use crate::stats::StatsCell;
 
 /// Buffers of a frame that are shorter than this are gathered before they are written.
 const WRITE_BYTES: usize = 16 << 10;
@@ -24,17 +28,19 @@ const WRITE_BYTES: usize = 16 << 10;
 pub(crate) struct RunWriter {
     spiller: Arc<Spiller>,
     schema: SchemaRef,
+    stored: SchemaRef,
     what: &'static str,
     seed: RunSeed,
     /// Covers what is in flight after the caller was dropped.
     space: Arc<Lease>,
-    pending: Vec<RecordBatch>,
+    pending: Option<Growing>,
     pending_bytes: usize,
-    file: Option<OpenFile>,
+    /// There once there is something to write; whoever writes has it.
+    file: Option<Arc<Mutex<RunFile>>>,
     rows: u64,
-    frames: u32,
-    largest_frame: u32,
     memory_bytes: usize,
+    text_bytes: Vec<usize>,
+    largest_batch: usize,
     largest_shared: usize,
     hash: SeenHash,
 }
@@ -47,18 +53,24 @@ enum SeenHash {
     Several,
 }
 
-struct OpenFile {
-    file: Arc<dyn SpillFile>,
-    encoder: StreamEncoder,
-    sink: Sink,
+/// Rows to pick from.
+pub(crate) struct Pick<'a> {
+    pub(crate) batch: &'a RecordBatch,
+    /// The rows' hashes.
+    pub(crate) hashes: &'a [u64],
+    /// What a row takes while it waits to be written.
+    row_bytes: usize,
 }
 
-/// Who has the writer: we, or the blocking task that is writing with it.
-enum Sink {
-    Idle(Box<dyn SpillWriter>),
-    Writing(JoinHandle<Result<Box<dyn SpillWriter>>>),
-    /// A write has failed; the error was handed out.
-    Failed,
+impl<'a> Pick<'a> {
+    pub(crate) fn new(batch: &'a RecordBatch, hashes: &'a [u64]) -> Self {
+        let row_bytes = rows_bytes(batch) / batch.num_rows().max(1);
+        Self {
+            batch,
+            hashes,
+            row_bytes: row_bytes + ROW_OVERHEAD,
+        }
+    }
 }
 
 impl RunWriter {
@@ -71,33 +83,93 @@ impl RunWriter {
     ) -> Self {
         Self {
             spiller: Arc::clone(spiller),
+            stored: stored_schema(schema),
             schema: Arc::clone(schema),
             what,
             seed: RunSeed::random(),
             space: Arc::clone(space),
-            pending: Vec::new(),
+            pending: None,
             pending_bytes: 0,
             file: None,
             rows: 0,
-            frames: 0,
-            largest_frame: 0,
             memory_bytes: 0,
+            text_bytes: vec![0; schema.fields().len()],
+            largest_batch: 0,
             largest_shared: 0,
             hash: SeenHash::None,
         }
     }
 
-    /// Adds rows, with their hashes where the run may have to be split; writes once `buffer` bytes
-    /// are gathered.
+    /// Adds picked rows; writes each time `buffer` bytes are gathered.
     ///
     /// # Errors
-    /// If this write, or the one before it, failed.
+    /// If something that was written before failed.
+    pub(crate) async fn push_rows(
+        &mut self,
+        from: &Pick<'_>,
+        rows: &[u32],
+        buffer: usize,
+    ) -> Result<()> {
+        let hash = |row: &u32| from.hashes.get(*row as usize).copied();
+        self.note(rows.iter().filter_map(hash));
+        self.rows += rows.len() as u64;
+        let mut rest = rows;
+        while !rest.is_empty() {
+            let room = buffer.saturating_sub(self.pending_bytes) / from.row_bytes;
+            let (now, later) = rest.split_at(room.clamp(1, rest.len()));
+            rest = later;
+            let pending = match &mut self.pending {
+                Some(pending) => pending,
+                none => none.insert(Growing::new(
+                    &self.stored,
+                    (buffer / from.row_bytes).max(now.len()),
+                    None,
+                )),
+            };
+            let before = pending.bytes();
+            pending.append_rows(from.batch, now)?;
+            // Rows of few bytes count too: each takes its hash and numbers when it is read back.
+            self.pending_bytes += pending.bytes() - before + now.len() * ROW_OVERHEAD;
+            if self.pending_bytes + from.row_bytes > buffer {
+                self.flush().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds rows that hold nothing but themselves, with their hashes where the run may have to be
+    /// split; writes once `buffer` bytes are gathered.
+    ///
+    /// # Errors
+    /// If something that was written before failed.
     pub(crate) async fn push(
         &mut self,
         batch: RecordBatch,
         hashes: impl Iterator<Item = u64>,
         buffer: usize,
     ) -> Result<()> {
+        self.note(hashes);
+        self.rows += batch.num_rows() as u64;
+        let overhead = batch.num_rows() * ROW_OVERHEAD;
+        let bytes = batch_bytes(&batch) - shared_bytes(&batch) + overhead;
+        if bytes >= buffer && batch.schema_ref().fields() == self.stored.fields() {
+            self.flush().await?;
+            return self.hand_over(batch, bytes).await;
+        }
+        let rows = batch.num_rows();
+        let pending = self
+            .pending
+            .get_or_insert_with(|| Growing::new(&self.stored, rows, None));
+        let before = pending.bytes();
+        pending.append(&batch)?;
+        self.pending_bytes += pending.bytes() - before + overhead;
+        if self.pending_bytes >= buffer {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, hashes: impl Iterator<Item = u64>) {
         for hash in hashes {
             match self.hash {
                 SeenHash::None => self.hash = SeenHash::One(hash),
@@ -106,167 +178,243 @@ impl RunWriter {
                 SeenHash::Several => break,
             }
         }
-        self.rows += batch.num_rows() as u64;
-        // Rows of few bytes count too: each takes its hash and numbers when it is read back.
-        let own = batch_bytes(&batch) - shared_bytes(&batch);
-        self.pending_bytes += own + batch.num_rows() * ROW_OVERHEAD;
-        self.pending.push(batch);
-        if self.pending_bytes >= buffer {
-            self.flush().await
-        } else {
-            Ok(())
+    }
+
+    /// Has written what is gathered.
+    ///
+    /// # Errors
+    /// If something that was written before failed.
+    pub(crate) async fn flush(&mut self) -> Result<()> {
+        let bytes = std::mem::take(&mut self.pending_bytes);
+        match self.pending.take() {
+            Some(pending) if pending.rows() > 0 => self.hand_over(pending.finish()?, bytes).await,
+            _ => Ok(()),
         }
     }
 
-    /// Writes what is gathered.
-    ///
-    /// # Errors
-    /// If this write, or the one before it, failed.
-    pub(crate) async fn flush(&mut self) -> Result<()> {
-        if self.pending.is_empty() {
-            return Ok(());
-        }
-        let batch = concat_batches(&self.schema, &self.pending)?;
-        self.pending.clear();
-        self.pending_bytes = 0;
+    async fn hand_over(&mut self, batch: RecordBatch, bytes: usize) -> Result<()> {
         // The values of dictionaries are written, and read back, once for many frames.
         let shared = shared_bytes(&batch);
-        self.memory_bytes += batch_bytes(&batch) - shared;
         self.largest_shared = self.largest_shared.max(shared);
-        self.spiller.stats.spilled_rows.add(batch.num_rows());
-        let frame = self.encode(&batch)?;
-        drop(batch);
-        let mut parts = Vec::with_capacity(3);
-        if self.frames == 0 {
-            parts.push(Part::Bytes(format::header(&self.schema).to_vec()));
+        let views = restored_extra(&self.schema, batch.num_rows());
+        let own = match grows_in_place(&self.stored) {
+            true => rows_bytes(&batch) + views,
+            false => batch_bytes(&batch) - shared,
+        };
+        self.memory_bytes += own;
+        self.largest_batch = self.largest_batch.max(own + shared);
+        for (sum, bytes) in self.text_bytes.iter_mut().zip(text_bytes(&batch)) {
+            *sum += bytes;
         }
-        self.frames += 1;
-        self.largest_frame = self.largest_frame.max(frame.head.length);
-        parts.push(Part::Frame(frame));
-        self.write(parts).await
+        let (spiller, what) = (&self.spiller, self.what);
+        let file = match &self.file {
+            Some(file) => Arc::clone(file),
+            None => {
+                let file = RunFile::new(spiller, &self.stored, self.seed, what)?;
+                Arc::clone(self.file.insert(Arc::new(Mutex::new(file))))
+            }
+        };
+        let weak = Arc::downgrade(spiller);
+        let work: Work = Box::new(move || {
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            match weak.upgrade() {
+                Some(spiller) => file.write(&spiller, &batch),
+                // Nobody wants it any more.
+                None => Ok(()),
+            }
+        });
+        self.write_behind(bytes, work).await
+    }
+
+    async fn write_behind(&self, bytes: usize, work: Work) -> Result<()> {
+        let behind = &self.spiller.behind;
+        let room = behind.room(bytes).await;
+        let room = room.map_err(|_| error::internal("the write semaphore is never closed"))?;
+        behind.push(room, &self.space, work)
     }
 
     /// Writes the rest and closes the file; `None` if there never was a row.
     ///
     /// # Errors
     /// If any write failed.
-    pub(crate) async fn finish(mut self) -> Result<Option<Run>> {
+    pub(crate) async fn finish(self) -> Result<Option<Run>> {
+        finished(self.close().await?).await
+    }
+
+    /// Has the rest written and the file closed, without waiting for it; `None` if there never was a
+    /// row.
+    ///
+    /// # Errors
+    /// If something that was written before failed.
+    pub(crate) async fn close(mut self) -> Result<Option<Closing>> {
         self.flush().await?;
-        if self.file.is_none() {
-            return Ok(None);
-        }
-        let trailer = format::trailer(self.frames, self.rows).to_vec();
-        self.write(vec![Part::Bytes(trailer), Part::End]).await?;
-        let Some(mut open) = self.file.take() else {
+        let Some(file) = self.file.take() else {
             return Ok(None);
         };
-        open.idle_writer().await?;
-        Ok(Some(Run {
-            file: open.file,
-            schema: self.schema,
-            what: self.what,
-            seed: self.seed,
-            rows: self.rows,
-            frames: self.frames,
-            largest_frame: self.largest_frame,
-            memory_bytes: self.memory_bytes + self.largest_shared,
-            single_hash: matches!(self.hash, SeenHash::One(_)),
+        let (done, written) = oneshot::channel();
+        let rows = self.rows;
+        let work: Work = Box::new(move || {
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            let written = file.close(rows)?;
+            // Whoever asked may be gone.
+            let _ = done.send(written);
+            Ok(())
+        });
+        self.write_behind(0, work).await?;
+        Ok(Some(Closing {
+            writer: self,
+            written,
         }))
+    }
+}
+
+/// A run whose last bytes are being written.
+pub(crate) struct Closing {
+    writer: RunWriter,
+    written: oneshot::Receiver<Written>,
+}
+
+impl Closing {
+    /// The run, once it is written.
+    ///
+    /// # Errors
+    /// If any write failed.
+    pub(crate) async fn finish(self) -> Result<Run> {
+        let Self { writer, written } = self;
+        let Ok(written) = written.await else {
+            return Err(writer.spiller.behind.failure());
+        };
+        Ok(Run {
+            facts: Arc::new(Facts {
+                file: written.file,
+                schema: writer.schema,
+                stored: writer.stored,
+                what: writer.what,
+                seed: writer.seed,
+                rows: writer.rows,
+                frames: written.frames,
+                largest_frame: written.largest_frame,
+                largest_batch: writer.largest_batch,
+                shared: writer.largest_shared,
+                _space: writer.space,
+            }),
+            memory_bytes: writer.memory_bytes + writer.largest_shared,
+            text_bytes: writer.text_bytes,
+            single_hash: matches!(writer.hash, SeenHash::One(_)),
+        })
+    }
+}
+
+/// The run, once it is written; `None` if there never was a row.
+///
+/// # Errors
+/// If any write failed.
+pub(crate) async fn finished(closing: Option<Closing>) -> Result<Option<Run>> {
+    match closing {
+        Some(closing) => closing.finish().await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// What is known of a file once it is written.
+struct Written {
+    file: Arc<dyn SpillFile>,
+    frames: u32,
+    largest_frame: u32,
+}
+
+/// A file with its rows' encoder, touched by whoever writes behind.
+struct RunFile {
+    open: Option<OpenFile>,
+    encoder: StreamEncoder,
+    stats: Arc<StatsCell>,
+    stored: SchemaRef,
+    partition: usize,
+    what: &'static str,
+    seed: RunSeed,
+    frames: u32,
+    largest_frame: u32,
+}
+
+/// The disk manager counts a file's bytes until its last handle is gone, so both are held together.
+struct OpenFile {
+    writer: Box<dyn SpillWriter>,
+    file: Arc<dyn SpillFile>,
+}
+
+impl RunFile {
+    fn new(
+        spiller: &Spiller,
+        stored: &SchemaRef,
+        seed: RunSeed,
+        what: &'static str,
+    ) -> Result<Self> {
+        let options: IpcWriteOptions = spiller.ipc_options()?;
+        Ok(Self {
+            open: None,
+            encoder: StreamEncoder::try_new_with_options(stored, options)?,
+            stats: Arc::clone(&spiller.stats),
+            stored: Arc::clone(stored),
+            partition: spiller.partition,
+            what,
+            seed,
+            frames: 0,
+            largest_frame: 0,
+        })
+    }
+
+    /// Writes a frame, making the file before the first one.
+    fn write(&mut self, spiller: &Spiller, batch: &RecordBatch) -> Result<()> {
+        let frame = self.encode(batch)?;
+        let open = match &mut self.open {
+            Some(open) => open,
+            none => {
+                let file = spiller.create(self.what)?;
+                let mut writer = file.open_writer()?;
+                let header = format::header(&self.stored);
+                writer.write_all(&header)?;
+                self.stats.spilled_bytes.add(header.len());
+                none.insert(OpenFile { writer, file })
+            }
+        };
+        // Writers are not buffered; a frame of many short buffers is one write all the same.
+        let mut buffered =
+            BufWriter::with_capacity(WRITE_BYTES.min(frame.bytes()), open.writer.as_mut());
+        buffered.write_all(&frame.head.to_bytes())?;
+        for buffer in &frame.body {
+            buffered.write_all(buffer)?;
+        }
+        buffered.flush()?;
+        drop(buffered);
+        self.frames += 1;
+        self.largest_frame = self.largest_frame.max(frame.head.length);
+        self.stats.spilled_rows.add(batch.num_rows());
+        self.stats.spilled_bytes.add(frame.bytes());
+        Ok(())
     }
 
     fn encode(&mut self, batch: &RecordBatch) -> Result<Frame> {
-        let open = match &mut self.file {
-            Some(open) => open,
-            empty => empty.insert(OpenFile::new(&self.spiller, &self.schema, self.what)?),
-        };
-        let body = open.encoder.encode(batch)?;
-        let too_long = || error::frame_too_long(self.spiller.partition, self.what);
+        let body = self.encoder.encode(batch)?;
+        let too_long = || error::frame_too_long(self.partition, self.what);
         let rows = u32::try_from(batch.num_rows()).map_err(|_| too_long())?;
         Frame::new((self.seed, self.frames), rows, body).ok_or_else(too_long)
     }
 
-    /// Waits for this file's last write and for the partition's turn, then writes in the background.
-    async fn write(&mut self, parts: Vec<Part>) -> Result<()> {
-        let Some(open) = &mut self.file else {
-            return Ok(());
+    fn close(&mut self, rows: u64) -> Result<Written> {
+        let Some(OpenFile { mut writer, file }) = self.open.take() else {
+            return Err(error::internal(
+                "a spill file is closed that was never opened",
+            ));
         };
-        let mut writer = open.idle_writer().await?;
-        let turn = Arc::clone(&self.spiller.writing).acquire_owned().await;
-        let turn = turn.map_err(|_| error::internal("the write semaphore is never closed"))?;
-        // The file and the space stay until the write is done, whoever is dropped meanwhile: the
-        // disk manager counts a file's bytes until its last handle is gone.
-        let (file, space) = (Arc::clone(&open.file), Arc::clone(&self.space));
-        let spiller = Arc::clone(&self.spiller);
-        open.sink = Sink::Writing(tokio::task::spawn_blocking(move || {
-            let _held = (turn, file, space);
-            for part in parts {
-                spiller
-                    .stats
-                    .spilled_bytes
-                    .add(part.write(writer.as_mut())?);
-            }
-            Ok(writer)
-        }));
-        Ok(())
-    }
-}
-
-impl OpenFile {
-    fn new(spiller: &Spiller, schema: &SchemaRef, what: &str) -> Result<Self> {
-        let encoder = StreamEncoder::try_new_with_options(schema, spiller.ipc_options()?)?;
-        let file = spiller.create(what)?;
-        let sink = Sink::Idle(file.open_writer()?);
-        Ok(Self {
+        let trailer = format::trailer(self.frames, rows);
+        writer.write_all(&trailer)?;
+        self.stats.spilled_bytes.add(trailer.len());
+        writer.flush()?;
+        writer.finish()?;
+        Ok(Written {
             file,
-            encoder,
-            sink,
+            frames: self.frames,
+            largest_frame: self.largest_frame,
         })
-    }
-
-    /// Takes the writer, once it is free.
-    async fn idle_writer(&mut self) -> Result<Box<dyn SpillWriter>> {
-        match std::mem::replace(&mut self.sink, Sink::Failed) {
-            Sink::Idle(writer) => Ok(writer),
-            Sink::Writing(task) => task
-                .await
-                .map_err(|e| error::blocking_task("writing a spill file", &e))?,
-            Sink::Failed => Err(error::internal(
-                "a spill file was written to after a failure",
-            )),
-        }
-    }
-}
-
-/// What is written in one go.
-enum Part {
-    Bytes(Vec<u8>),
-    Frame(Frame),
-    End,
-}
-
-impl Part {
-    /// Returns the bytes written.
-    fn write(self, writer: &mut dyn SpillWriter) -> Result<usize> {
-        match self {
-            Self::Bytes(bytes) => {
-                writer.write_all(&bytes)?;
-                Ok(bytes.len())
-            }
-            Self::Frame(frame) => {
-                // Writers are not buffered; a frame of many short buffers is one write all the same.
-                let mut buffered = BufWriter::with_capacity(WRITE_BYTES.min(frame.bytes()), writer);
-                buffered.write_all(&frame.head.to_bytes())?;
-                for buffer in &frame.body {
-                    buffered.write_all(buffer)?;
-                }
-                buffered.flush()?;
-                Ok(frame.bytes())
-            }
-            Self::End => {
-                writer.flush()?;
-                writer.finish()?;
-                Ok(0)
-            }
-        }
     }
 }

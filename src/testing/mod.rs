@@ -29,6 +29,7 @@ pub mod payloads;
 pub mod render;
 pub mod rng;
 pub mod run;
+pub mod spill_speed;
 
 pub use cases::{Case, JOIN_TYPES, NULL_EQUALITIES, Pressure, Shape};
 pub use data::{Layout, Names, Spread, Table, TableSpec};

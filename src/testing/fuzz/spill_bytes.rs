@@ -19,7 +19,7 @@ use super::choices::Choices;
 use super::{Target, paste};
 use crate::SpillCodec;
 use crate::memory::{Budget, Partitions};
-use crate::spill::{Run, RunWriter, Spiller};
+use crate::spill::{ReadAs, Run, RunWriter, Spiller};
 use crate::stats::StatsCell;
 
 /// One change of a file's bytes. Places are taken modulo the file's length.
@@ -157,7 +157,7 @@ async fn reads_right(
     file: &File,
     written: &[RecordBatch],
 ) -> Result<JoinResult<()>, String> {
-    let mut reader = match run.read(&file.spiller) {
+    let mut reader = match run.read(&file.spiller, ReadAs::Rows) {
         Ok(reader) => reader,
         Err(error) => return Ok(Err(error)),
     };
