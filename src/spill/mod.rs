@@ -72,7 +72,7 @@ mod tests {
     use datafusion_execution::memory_pool::{MemoryPool, UnboundedMemoryPool};
 
     use super::*;
-    use crate::memory::Budget;
+    use crate::memory::{Budget, Partitions};
     use crate::stats::StatsCell;
 
     const ROWS: i64 = 1000;
@@ -95,7 +95,9 @@ mod tests {
         let disk = Arc::new(DiskManager::builder().build().unwrap());
         let spiller = Spiller::new(disk, None, Arc::clone(&stats), 0);
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-        let space = Arc::new(Budget::register(&pool, 0, 1, stats).empty());
+        let space = Arc::new(
+            Budget::register(&pool, 0, Partitions::enter(1, &Arc::default()), stats).empty(),
+        );
         let mut writer = RunWriter::new(&spiller, &batch(0).schema(), "rows", &space);
         for frame in 0..20 {
             writer

@@ -10,7 +10,7 @@ use datafusion_execution::DiskManager;
 use datafusion_execution::memory_pool::{MemoryPool, UnboundedMemoryPool};
 
 use crate::SpillCodec;
-use crate::memory::Budget;
+use crate::memory::{Budget, Partitions};
 use crate::spill::{ReadAs, RunWriter, Spiller};
 use crate::stats::StatsCell;
 
@@ -42,7 +42,12 @@ pub async fn round_trip(
     let disk = Arc::new(DiskManager::builder().build()?);
     let spiller = Spiller::new(disk, codec.resolve(None), Arc::clone(&stats), 0);
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-    let budget = Budget::register(&pool, 0, 1, Arc::clone(&stats));
+    let budget = Budget::register(
+        &pool,
+        0,
+        Partitions::enter(1, &Arc::default()),
+        Arc::clone(&stats),
+    );
     spiller.write_behind(3 * buffer, budget.empty());
     let start = Instant::now();
     let mut writer = RunWriter::new(&spiller, &schema, "rows", &Arc::new(budget.empty()));
