@@ -72,6 +72,15 @@ impl Pair {
         }
     }
 
+    /// The same pair out of a split by `level`, which did not help if it `is_stuck`.
+    fn out_of_split(self, level: Level, is_stuck: bool) -> Self {
+        Self {
+            next_level: level.next(),
+            can_split: self.can_split && !is_stuck,
+            ..self
+        }
+    }
+
     /// The bytes of the side that is easier to load.
     fn smaller_bytes(&self) -> usize {
         let bytes = |run: &Option<Run>| run.as_ref().map_or(0, Run::memory_bytes);
@@ -268,13 +277,9 @@ async fn split(
     let mut children: Vec<Pair> = builds
         .into_iter()
         .zip(probes)
-        .map(|(build, probe)| Pair {
-            can_split: build.as_ref().is_some_and(|run| !run.has_single_hash())
-                && !(is_stuck(&build, parent[0]) && is_stuck(&probe, parent[1])),
-            build,
-            probe,
-            next_level: level.next(),
-            ahead: None,
+        .map(|(build, probe)| {
+            let is_stuck = is_stuck(&build, parent[0]) && is_stuck(&probe, parent[1]);
+            Pair::new(build, probe).out_of_split(level, is_stuck)
         })
         .collect();
     children.sort_by_key(Pair::smaller_bytes);
