@@ -292,8 +292,7 @@ impl Round {
             if self.is_under_way() || *self.closed.borrow() {
                 return true;
             }
-            let idle = idle_count();
-            if idle.is_none() || idle != idle_before {
+            if idle_count() != idle_before {
                 break;
             }
         }
@@ -317,16 +316,16 @@ impl Round {
     }
 }
 
-/// How often threads of the runtime found nothing to do; `None` where the runtime does not count.
-fn idle_count() -> Option<u64> {
+/// How often threads of the runtime found nothing to do; always 0 where the runtime does not count.
+fn idle_count() -> u64 {
     #[cfg(target_has_atomic = "64")]
     {
         let metrics = tokio::runtime::Handle::current().metrics();
         let workers = 0..metrics.num_workers();
-        Some(workers.map(|w| metrics.worker_park_count(w)).sum())
+        workers.map(|w| metrics.worker_park_count(w)).sum()
     }
     #[cfg(not(target_has_atomic = "64"))]
-    None
+    0
 }
 
 impl Drop for Round {
