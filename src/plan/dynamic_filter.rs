@@ -47,8 +47,8 @@ use crate::join::BuildObserver;
 /// noticed where streams are read one after the other.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// How often it waits again while the runtime is too busy to start its tasks: two seconds in all.
-const MOST_PATIENCE: usize = 40;
+/// How often it waits again while the runtime is too busy to start its tasks: half a second in all.
+const MOST_PATIENCE: usize = 10;
 
 /// A dynamic filter and its current round; shared by all nodes that own the filter.
 pub(crate) struct SharedFilter {
@@ -284,7 +284,7 @@ impl Round {
     /// expected any more.
     async fn wait_for_the_others(&self, mut closed: watch::Receiver<bool>) -> bool {
         for _ in 0..MOST_PATIENCE {
-            let idle_before = idle_count();
+            let before = naps();
             // A sleep that works without the runtime's timer, which a caller need not enable.
             let patience = tokio::task::spawn_blocking(|| std::thread::sleep(PATIENCE));
             let closed = closed.wait_for(|is_closed| *is_closed).boxed();
@@ -292,7 +292,7 @@ impl Round {
             if self.is_under_way() || *self.closed.borrow() {
                 return true;
             }
-            if idle_count() != idle_before {
+            if was_idle(&before, &naps()) {
                 break;
             }
         }
@@ -316,16 +316,24 @@ impl Round {
     }
 }
 
-/// How often threads of the runtime found nothing to do; always 0 where the runtime does not count.
-fn idle_count() -> u64 {
+/// What the threads of a runtime did so far: how often each of them fell asleep, and woke up again.
+fn naps() -> Vec<u64> {
     #[cfg(target_has_atomic = "64")]
     {
         let metrics = tokio::runtime::Handle::current().metrics();
         let workers = 0..metrics.num_workers();
-        workers.map(|w| metrics.worker_park_count(w)).sum()
+        workers
+            .map(|w| metrics.worker_park_unpark_count(w))
+            .collect()
     }
     #[cfg(not(target_has_atomic = "64"))]
-    0
+    Vec::new()
+}
+
+/// Whether a thread had nothing to do between two looks. Each of them is asleep if its count is
+/// odd.
+fn was_idle(before: &[u64], after: &[u64]) -> bool {
+    before != after || after.iter().all(|naps| naps % 2 == 1)
 }
 
 impl Drop for Round {
@@ -564,6 +572,19 @@ mod tests {
         second.built().await?;
         let current = plan.current()?;
         assert!(current.starts_with("k@0 >= 7 AND k@0 <= 9"), "{current}");
+        Ok(())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_idle_runtime_is_not_waited_for_long() -> Result<()> {
+        // Its threads are asleep: this is polled by the test's own.
+        tokio::task::spawn_blocking(|| std::thread::sleep(PATIENCE / 5))
+            .await
+            .unwrap();
+        let plan = Plan::new(2, NOTHING)?;
+        let start = std::time::Instant::now();
+        plan.started(0, &[Some(7)])?.built().await?;
+        assert!(start.elapsed() < PATIENCE * 5, "{:?}", start.elapsed());
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use sqllogictest::{Location, Normalizer, Record, Runner, parse_file, strict_colu
 use crate::Result;
 use crate::corpus;
 use crate::engine::{Engine, Tally, is_explain};
-use crate::known;
+use crate::known::{self, Promise};
 use crate::runs::Run;
 
 /// A record that did not go as written.
@@ -65,11 +65,11 @@ pub async fn run(run: &'static Run, name: String, tally: Arc<Tally>) -> Result<V
                     continue;
                 }
                 tally.count_record();
-                let is_ordered = is_explain(sql) || known::is_ordered(&file, line, sql);
-                let validator = if is_ordered {
-                    df_value_validator
-                } else {
-                    same_rows
+                let validator = match known::promise(run, &file, line, sql) {
+                    _ if is_explain(sql) => df_value_validator,
+                    Promise::Order => df_value_validator,
+                    Promise::Rows => same_rows,
+                    Promise::Count => same_count,
                 };
                 runner.with_validator(validator);
             }
@@ -103,4 +103,9 @@ fn same_rows(normalizer: Normalizer, actual: &[Vec<String>], expected: &[String]
     let mut expected = expected.to_vec();
     expected.sort_unstable_by_key(value_normalizer);
     df_value_validator(normalizer, &actual, &expected)
+}
+
+/// Whether there are as many rows.
+fn same_count(_: Normalizer, actual: &[Vec<String>], expected: &[String]) -> bool {
+    actual.len() == expected.len()
 }

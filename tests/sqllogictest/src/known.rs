@@ -18,7 +18,8 @@ struct Known {
 /// Why a record may come out differently.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// Which rows pass its LIMIT depends on the order of a join's output, and nothing says which.
+    /// Which rows pass its LIMIT depends on the order of a join's output, and nothing says which. It
+    /// must give as many rows.
     Limit,
     /// Its only ORDER BY is inside a subquery and says nothing about the order outside. The rows
     /// are compared as a multiset, and must be right.
@@ -51,17 +52,28 @@ fn find(file: &str, line: u32) -> Option<Why> {
 
 /// Whether a failure is none of ours.
 pub fn is_known(run: &Run, failure: &Failure) -> bool {
-    match find(&failure.file, failure.line) {
-        Some(Why::Limit) => run.replaces,
-        Some(Why::FileGroups) => run.partitioned,
-        Some(Why::InnerOrder) | None => false,
-    }
+    run.partitioned && find(&failure.file, failure.line) == Some(Why::FileGroups)
 }
 
-/// Whether the order of a record's rows is promised, going by its SQL.
-pub fn is_ordered(file: &str, line: u32, sql: &str) -> bool {
-    let has_order = sql.to_ascii_uppercase().contains("ORDER BY");
-    has_order && find(file, line) != Some(Why::InnerOrder)
+/// What is compared of a record's rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// The rows and their order.
+    Order,
+    /// The rows.
+    Rows,
+    /// How many rows there are.
+    Count,
+}
+
+/// What a record's SQL promises of its rows.
+pub fn promise(run: &Run, file: &str, line: u32, sql: &str) -> Promise {
+    match find(file, line).filter(|_| run.replaces) {
+        Some(Why::Limit) => Promise::Count,
+        Some(Why::InnerOrder) => Promise::Rows,
+        _ if sql.to_ascii_uppercase().contains("ORDER BY") => Promise::Order,
+        _ => Promise::Rows,
+    }
 }
 
 /// Each known record is one that exists.
