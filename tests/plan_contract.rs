@@ -23,7 +23,8 @@ use datafusion::physical_expr::expressions::{
 use datafusion::physical_expr::{Distribution, PhysicalExpr};
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
-use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, reset_plan_states};
+use datafusion::physical_plan::filter_pushdown::FilterPushdownPhase;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::metrics::MetricsSet;
@@ -192,6 +193,130 @@ fn no_order_is_promised_and_all_else_is_as_before() -> Result<()> {
     assert_eq!(node.benefits_from_input_partitioning(), [true, true]);
     assert!(node.downcast_ref::<HashJoinExec>().is_none());
     node.check_invariants(datafusion::physical_plan::execution_plan::InvariantLevel::Executable)
+}
+
+/// A join of this type that carries a filter, and a dynamic filter where it may.
+fn typed_join(join_type: JoinType, mode: PartitionMode) -> Result<HashJoinExec> {
+    let partitions = if mode == PartitionMode::Partitioned {
+        3
+    } else {
+        1
+    };
+    let like = full_join(partitions, mode)?;
+    HashJoinExec::try_new(
+        Arc::clone(like.left()),
+        Arc::clone(like.right()),
+        like.on().to_vec(),
+        like.filter().cloned(),
+        &join_type,
+        None,
+        mode,
+        NullEquality::NullEqualsNothing,
+        false,
+    )
+}
+
+/// What a node lets pass of filters on its output, and what it sends down by itself.
+fn pushdown(plan: &dyn ExecutionPlan, phase: FilterPushdownPhase) -> Result<String> {
+    let schema = plan.schema();
+    let of_each_column = (0..schema.fields().len()).map(|index| {
+        let column = Arc::new(Column::new(schema.field(index).name(), index));
+        datafusion::physical_expr::expressions::is_not_null(column)
+    });
+    let filters = of_each_column.collect::<Result<Vec<_>>>()?;
+    let config = ConfigOptions::new();
+    let description = plan.gather_filters_for_pushdown(phase, filters, &config)?;
+    let own = description.self_filters();
+    let own: Vec<Vec<String>> = own
+        .iter()
+        .map(|filters| filters.iter().map(ToString::to_string).collect())
+        .collect();
+    Ok(format!("{:?} {own:?}", description.parent_filters()))
+}
+
+const TYPES: [JoinType; 10] = [
+    JoinType::Inner,
+    JoinType::Left,
+    JoinType::Right,
+    JoinType::Full,
+    JoinType::LeftSemi,
+    JoinType::RightSemi,
+    JoinType::LeftAnti,
+    JoinType::RightAnti,
+    JoinType::LeftMark,
+    JoinType::RightMark,
+];
+
+#[test]
+fn every_type_in_every_mode_plans_as_the_hash_join_does() -> Result<()> {
+    let config = ConfigOptions::new();
+    for join_type in TYPES {
+        for mode in [PartitionMode::Partitioned, PartitionMode::CollectLeft] {
+            let join = typed_join(join_type, mode)?;
+            let node = node(&join)?;
+            let context = format!("{join_type} {mode:?}");
+            assert_eq!(node.schema(), join.schema(), "{context}");
+            let (ours, theirs) = (node.properties(), join.properties());
+            assert_eq!(
+                ours.output_partitioning().to_string(),
+                theirs.output_partitioning().to_string(),
+                "{context}"
+            );
+            assert_eq!(ours.emission_type, theirs.emission_type, "{context}");
+            assert_eq!(ours.boundedness, theirs.boundedness, "{context}");
+            assert_eq!(ours.scheduling_type, theirs.scheduling_type, "{context}");
+            assert_eq!(ours.evaluation_type, theirs.evaluation_type, "{context}");
+            for phase in [FilterPushdownPhase::Pre, FilterPushdownPhase::Post] {
+                let theirs = pushdown(&join, phase)?;
+                assert_eq!(pushdown(node.as_ref(), phase)?, theirs, "{context}");
+            }
+            for partition in [None, Some(0)] {
+                let theirs = join.child_stats_requests(partition);
+                assert_eq!(node.child_stats_requests(partition), theirs, "{context}");
+            }
+            let expressions = |plan: &dyn ExecutionPlan| {
+                let mut seen = vec![];
+                plan.apply_expressions(&mut |e| {
+                    seen.push(e.to_string());
+                    Ok(TreeNodeRecursion::Continue)
+                })?;
+                Ok::<_, datafusion::error::DataFusionError>(seen)
+            };
+            assert_eq!(expressions(node.as_ref())?, expressions(&join)?);
+            assert_eq!(
+                node.supports_limit_pushdown(),
+                join.supports_limit_pushdown()
+            );
+            let effects = [node.cardinality_effect(), join.cardinality_effect()];
+            assert!(
+                effects
+                    .iter()
+                    .all(|e| matches!(e, CardinalityEffect::Unknown))
+            );
+            assert_eq!(
+                node.required_input_ordering(),
+                join.required_input_ordering()
+            );
+            assert!(node.repartitioned(7, &config)?.is_none());
+            assert!(join.repartitioned(7, &config)?.is_none());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn partitions_that_do_not_belong_together_are_refused_when_it_runs() -> Result<()> {
+    let node = node(&full_join(3, PartitionMode::Partitioned)?)?;
+    let uneven = datafusion::physical_plan::execution_plan::replace_children_if_necessary(
+        node,
+        vec![side(3)?, side(2)?],
+    )?;
+    let ctx = Session::new(Place::Nowhere, &[]).open()?;
+    let Err(error) = uneven.execute(0, ctx.task_ctx()) else {
+        return datafusion::common::internal_err!("it runs");
+    };
+    assert!(error.to_string().contains("3 and 2 partitions"), "{error}");
+    Ok(())
 }
 
 #[test]

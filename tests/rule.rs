@@ -31,7 +31,7 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 use grace_hash_join::{GraceHashJoinOptions, SPILL_JOIN_BUILD_BYTES_ENV, SpillableJoinSelection};
 use planning::{
-    Place, Session, count, decisions, plan, rows, rows_in_order, schema, text, unknown,
+    Place, Session, count, decisions, plan, rows, rows_in_order, schema, streaming, text, unknown,
 };
 
 const JOIN: &str = "SELECT l.v, r.v FROM l JOIN r ON l.k = r.k";
@@ -286,6 +286,35 @@ fn the_builds_that_stay_fit_together_and_the_smallest_stay() -> Result<()> {
 fn an_undecided_mode_stays() -> Result<()> {
     let plan = join(unknown(1)?, unknown(1)?, PartitionMode::Auto)?;
     assert_kept(&plan, &[GRACE, CAPPED], "mode is not decided")
+}
+
+#[test]
+fn a_join_of_an_input_without_an_end_stays() -> Result<()> {
+    for (build, probe) in [(false, true), (true, false), (true, true)] {
+        let sides = || {
+            Ok::<_, datafusion::error::DataFusionError>((
+                streaming(2, build)?,
+                streaming(2, probe)?,
+            ))
+        };
+        let (left, right) = sides()?;
+        let plan = join(left, right, PartitionMode::Partitioned)?;
+        for options in [&[GRACE, ALWAYS][..], &[ALWAYS], &[GRACE, CAPPED]] {
+            assert_kept(&plan, options, "kept, an input has no end")?;
+        }
+        let (left, right) = sides()?;
+        let merge: Arc<dyn ExecutionPlan> = Arc::new(SortMergeJoinExec::try_new(
+            left,
+            right,
+            on("k", "k")?,
+            None,
+            JoinType::Inner,
+            vec![SortOptions::default()],
+            NullEquality::NullEqualsNothing,
+        )?);
+        assert_kept(&merge, &[GRACE, ALWAYS], "kept, an input has no end")?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -728,8 +757,19 @@ fn a_collected_build_side_stays_where_joins_are_not_to_be_repartitioned() -> Res
         .options_mut()
         .optimizer
         .repartition_joins = false;
-    let (plan, log) = decisions(plan(&ctx, JOIN))?;
-    assert_eq!(count(&text(&plan), "GraceHashJoinExec"), 0, "{log:?}");
+    let (planned, log) = decisions(plan(&ctx, JOIN))?;
+    assert_eq!(count(&text(&planned), "GraceHashJoinExec"), 0, "{log:?}");
+    assert!(log[0].contains("shared by 2 probe"), "{log:?}");
+    // Nor where groups of files pass for partitions by hash.
+    let state = ctx.state_ref();
+    {
+        let mut state = state.write();
+        let optimizer = &mut state.config_mut().options_mut().optimizer;
+        optimizer.repartition_joins = true;
+        optimizer.preserve_file_partitions = 1;
+    }
+    let (planned, log) = decisions(plan(&ctx, JOIN))?;
+    assert_eq!(count(&text(&planned), "GraceHashJoinExec"), 0, "{log:?}");
     assert!(log[0].contains("shared by 2 probe"), "{log:?}");
     Ok(())
 }

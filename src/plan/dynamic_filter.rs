@@ -17,9 +17,9 @@
 //! row comes out if the probe side is empty, and no filter may make it look empty.
 //!
 //! Why nothing hangs: a partition waits for as long as all others are under way, and each of those
-//! ends in a report or gives up its seat. If one was not polled within [`PATIENCE`], nobody knows
-//! whether it ever will be (streams read one after the other, or in another process), and the round
-//! goes on without waiting; the filter may still come later.
+//! ends in a report or gives up its seat. If one was not polled although the runtime had nothing else
+//! to do for a while, nobody knows whether it ever will be (streams read one after the other, or in
+//! another process), and the round goes on without waiting; the filter may still come later.
 
 use std::any::Any;
 use std::fmt::{self, Debug, Formatter};
@@ -43,9 +43,12 @@ use super::bounds::{BuildSummary, ListLimits};
 use super::exec::partition_counts;
 use crate::join::BuildObserver;
 
-/// How long a partition waits for one that was not polled yet: long enough for a busy runtime to
-/// start its tasks, short enough not to be noticed where they are started one after the other.
+/// How long a partition waits at least for one that was not polled yet: short enough not to be
+/// noticed where streams are read one after the other.
 const PATIENCE: Duration = Duration::from_millis(50);
+
+/// How often it waits again while the runtime is too busy to start its tasks: half a second in all.
+const MOST_PATIENCE: usize = 10;
 
 /// A dynamic filter and its current round; shared by all nodes that own the filter.
 pub(crate) struct SharedFilter {
@@ -277,6 +280,25 @@ impl Round {
         lock(&self.state).is_patient
     }
 
+    /// Waits until every partition was polled, or the round is over; `false` if neither is to be
+    /// expected any more.
+    async fn wait_for_the_others(&self, mut closed: watch::Receiver<bool>) -> bool {
+        for _ in 0..MOST_PATIENCE {
+            let before = naps();
+            // A sleep that works without the runtime's timer, which a caller need not enable.
+            let patience = tokio::task::spawn_blocking(|| std::thread::sleep(PATIENCE));
+            let closed = closed.wait_for(|is_closed| *is_closed).boxed();
+            select(closed, patience).await;
+            if self.is_under_way() || *self.closed.borrow() {
+                return true;
+            }
+            if was_idle(&before, &naps()) {
+                break;
+            }
+        }
+        false
+    }
+
     /// Waits for the end of the round, as long as that is sure to come.
     async fn closed(self: Arc<Self>) {
         let mut closed = self.closed.subscribe();
@@ -284,11 +306,7 @@ impl Round {
             if !self.is_patient() {
                 return;
             }
-            // A sleep that works without the runtime's timer, which a caller need not enable.
-            let patience = tokio::task::spawn_blocking(|| std::thread::sleep(PATIENCE));
-            let closed = closed.wait_for(|is_closed| *is_closed).boxed();
-            select(closed, patience).await;
-            if !self.is_under_way() {
+            if !self.wait_for_the_others(closed.clone()).await {
                 lock(&self.state).is_patient = false;
                 return;
             }
@@ -296,6 +314,26 @@ impl Round {
         // An error would mean that the sender, which `self` holds, is gone.
         let _ = closed.wait_for(|is_closed| *is_closed).await;
     }
+}
+
+/// What the threads of a runtime did so far: how often each of them fell asleep, and woke up again.
+fn naps() -> Vec<u64> {
+    #[cfg(target_has_atomic = "64")]
+    {
+        let metrics = tokio::runtime::Handle::current().metrics();
+        let workers = 0..metrics.num_workers();
+        workers
+            .map(|w| metrics.worker_park_unpark_count(w))
+            .collect()
+    }
+    #[cfg(not(target_has_atomic = "64"))]
+    Vec::new()
+}
+
+/// Whether a thread had nothing to do between two looks. Each of them is asleep if its count is
+/// odd.
+fn was_idle(before: &[u64], after: &[u64]) -> bool {
+    before != after || after.iter().all(|naps| naps % 2 == 1)
 }
 
 impl Drop for Round {
@@ -535,6 +573,42 @@ mod tests {
         let current = plan.current()?;
         assert!(current.starts_with("k@0 >= 7 AND k@0 <= 9"), "{current}");
         Ok(())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_idle_runtime_is_not_waited_for_long() -> Result<()> {
+        // Its threads are asleep: this is polled by the test's own.
+        tokio::task::spawn_blocking(|| std::thread::sleep(PATIENCE / 5))
+            .await
+            .unwrap();
+        let plan = Plan::new(2, NOTHING)?;
+        let start = std::time::Instant::now();
+        plan.started(0, &[Some(7)])?.built().await?;
+        assert!(start.elapsed() < PATIENCE * 5, "{:?}", start.elapsed());
+        Ok(())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_partition_whose_task_a_busy_runtime_has_not_started_is_waited_for() -> Result<()> {
+        let plan = Plan::new(2, NOTHING)?;
+        let first = plan.started(0, &[Some(7)])?;
+        let second = plan.seat(1)?;
+        let busy = tokio::spawn(async move {
+            for _ in 0..20 {
+                std::thread::sleep(PATIENCE / 5);
+                tokio::task::yield_now().await;
+            }
+            second.seat().unwrap().start();
+            second.built().await
+        });
+        let filter = Arc::clone(&plan.filter);
+        let waiting = tokio::spawn(async move {
+            first.built().await?;
+            Ok::<_, datafusion_common::DataFusionError>(filter.current()?.to_string())
+        });
+        let seen = waiting.await.unwrap()?;
+        assert!(seen.starts_with("k@0 >= 7 AND k@0 <= 7"), "{seen}");
+        busy.await.unwrap()
     }
 
     #[tokio::test]

@@ -4,11 +4,12 @@
 //! and `rule`'s.
 
 use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion_common::Result;
-use datafusion_physical_plan::ExecutionPlan;
 use datafusion_physical_plan::joins::{HashJoinExec, PartitionMode};
+use datafusion_physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use super::exec::{GraceHashJoinExec, partition_counts};
 use super::options::Algorithm;
@@ -41,6 +42,8 @@ pub(crate) enum Refusal {
     Keys(String),
     /// Sort-merge join cannot compare this type, or not as hash join does.
     SortMergeKey(DataType),
+    /// An input has no end: what is spilled or sorted would never come out.
+    Unbounded,
     /// A sort-merge join whose inputs are sorted already, or for somebody else as well.
     AlreadySorted,
     /// Somebody above relies on the order of the join's output, and it would be lost.
@@ -90,6 +93,7 @@ impl Display for Refusal {
                     "sort-merge join does not compare {key} keys as hash join does"
                 )
             }
+            Self::Unbounded => write!(f, "an input has no end"),
             Self::AlreadySorted => write!(f, "its inputs are sorted without it"),
             Self::OrderReliedOn => write!(f, "the order of its output is relied on"),
         }
@@ -131,6 +135,7 @@ pub(crate) fn replacement(
     placement: Placement,
 ) -> Result<Replacement, Refusal> {
     check_mode(join, placement)?;
+    check_bounded([&join.left, &join.right])?;
     if join.null_aware && join.mode == PartitionMode::Partitioned {
         return Err(Refusal::NullAware);
     }
@@ -151,6 +156,16 @@ pub(crate) fn replacement(
                 Err(_) => Err(Refusal::Keys(e.message().into_owned())),
             },
         },
+    }
+}
+
+pub(crate) fn check_bounded(inputs: [&Arc<dyn ExecutionPlan>; 2]) -> Result<(), Refusal> {
+    match inputs
+        .iter()
+        .any(|input| input.boundedness().is_unbounded())
+    {
+        true => Err(Refusal::Unbounded),
+        false => Ok(()),
     }
 }
 

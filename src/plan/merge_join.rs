@@ -22,7 +22,7 @@ use datafusion_physical_plan::sorts::sort::SortExec;
 use datafusion_physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion_physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use super::eligibility::Refusal;
+use super::eligibility::{self, Refusal};
 use super::exec::GraceHashJoinExec;
 use super::order::Placement;
 use crate::config::GraceHashJoinConfig;
@@ -30,6 +30,7 @@ use crate::config::GraceHashJoinConfig;
 /// Whether the grace hash join gives the same rows, and spares sorts.
 pub(crate) fn check(join: &SortMergeJoinExec, placement: Placement) -> Result<(), Refusal> {
     let keys = |e: DataFusionError| Refusal::Keys(e.message().into_owned());
+    eligibility::check_bounded([&join.left, &join.right])?;
     if !has_own_sorts(join, placement) {
         return Err(Refusal::AlreadySorted);
     }

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use datafusion_common::Result;
-use datafusion_physical_expr::{LexRequirement, OrderingRequirements};
+use datafusion_physical_expr::{LexOrdering, LexRequirement, OrderingRequirements};
 use datafusion_physical_optimizer::output_requirements::OutputRequirementExec;
 use datafusion_physical_plan::limit::GlobalLimitExec;
+use datafusion_physical_plan::sorts::partial_sort::PartialSortExec;
 use datafusion_physical_plan::sorts::sort::SortExec;
 use datafusion_physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
@@ -60,8 +61,10 @@ fn is_kept_below(
         return Ok(true);
     }
     let required = required_of_inputs(new, placement);
-    // Which rows pass a limit depends on the order in which they come, once that was planned.
+    // Which rows pass a limit depends on the order in which they come, once that was planned. One
+    // that sorts by itself does not look at it.
     let is_limit = placement == Placement::AfterEnforcement
+        && !new.is::<SortExec>()
         && (new.fetch().is_some() || new.is::<GlobalLimitExec>());
     let (olds, news) = (old.children(), new.children());
     for (index, (old, new)) in olds.into_iter().zip(news).enumerate() {
@@ -89,6 +92,12 @@ fn required_of_inputs(
     plan: &Arc<dyn ExecutionPlan>,
     placement: Placement,
 ) -> Vec<Option<LexRequirement>> {
+    if let Some(sort) = plan.downcast_ref::<PartialSortExec>() {
+        // It needs a part of the order, and does not say so.
+        let prefix = sort.expr().iter().take(sort.common_prefix_length());
+        let prefix = LexOrdering::new(prefix.cloned());
+        return vec![prefix.map(LexRequirement::from)];
+    }
     match plan.downcast_ref::<SortExec>() {
         // Enforcement takes a sort away that has nothing to do.
         Some(sort) if placement == Placement::BeforeEnforcement => {

@@ -181,6 +181,8 @@ impl Pass<'_> {
         self.options.repartitions_collect_left
             && self.placement == Placement::BeforeEnforcement
             && self.session.optimizer.repartition_joins
+            // Groups of files pass for partitions by hash, which they are not.
+            && self.session.optimizer.preserve_file_partitions == 0
             && self.session.execution.target_partitions > 1
             && bytes / FAR_OVER > threshold
     }
@@ -267,9 +269,10 @@ impl Pass<'_> {
                 }
                 (_, Placement::AfterEnforcement) => {
                     let node = subject.node();
-                    let is_unordered = node.equivalence_properties().oeq_class().is_empty();
-                    let (old, new) = (plan_with(Step::Keep)?, plan_with(replace)?);
-                    is_unordered || order::is_kept(&old, &new, self.placement)?
+                    node.equivalence_properties().oeq_class().is_empty() || {
+                        let (old, new) = (plan_with(Step::Keep)?, plan_with(replace)?);
+                        order::is_kept(&old, &new, self.placement)?
+                    }
                 }
             };
             if !is_kept {

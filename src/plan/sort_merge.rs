@@ -72,8 +72,9 @@ pub(crate) fn replace(join: &HashJoinExec, placement: Placement) -> Result<Arc<d
     let (lefts, rights): (Vec<_>, Vec<_>) = join.on.iter().cloned().unzip();
     let (mut left, mut right) = (Arc::clone(&join.left), Arc::clone(&join.right));
     if placement == Placement::AfterEnforcement {
-        left = sorted(left, lefts)?;
-        right = sorted(right, rights)?;
+        let options = vec![SortOptions::default(); join.on.len()];
+        left = sorted(left, lefts, &options)?;
+        right = sorted(right, rights, &options)?;
     }
     let merge = SortMergeJoinExec::try_new(
         left,
@@ -102,12 +103,12 @@ pub(crate) fn replace(join: &HashJoinExec, placement: Placement) -> Result<Arc<d
 pub(crate) fn with_sorts(join: &SortMergeJoinExec) -> Result<Arc<dyn ExecutionPlan>> {
     let (lefts, rights): (Vec<_>, Vec<_>) = join.on.iter().cloned().unzip();
     let merge = SortMergeJoinExec::try_new(
-        sorted(Arc::clone(&join.left), lefts)?,
-        sorted(Arc::clone(&join.right), rights)?,
+        sorted(Arc::clone(&join.left), lefts, &join.sort_options)?,
+        sorted(Arc::clone(&join.right), rights, &join.sort_options)?,
         join.on.clone(),
         join.filter.clone(),
         join.join_type,
-        vec![SortOptions::default(); join.on.len()],
+        join.sort_options.clone(),
         join.null_equality,
     )?;
     Ok(Arc::new(merge))
@@ -117,8 +118,10 @@ pub(crate) fn with_sorts(join: &SortMergeJoinExec) -> Result<Arc<dyn ExecutionPl
 fn sorted(
     input: Arc<dyn ExecutionPlan>,
     keys: Vec<Arc<dyn PhysicalExpr>>,
+    options: &[SortOptions],
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let keys = keys.into_iter().map(PhysicalSortExpr::new_default);
+    let keys = keys.into_iter().zip(options);
+    let keys = keys.map(|(key, options)| PhysicalSortExpr::new(key, *options));
     let ordering = LexOrdering::new(keys).ok_or_else(error::no_keys)?;
     let properties = input.equivalence_properties();
     if properties.ordering_satisfy(ordering.clone())? {

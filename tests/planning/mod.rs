@@ -206,6 +206,11 @@ pub(crate) fn decisions<T>(work: impl Future<Output = Result<T>>) -> Result<(T, 
 
 /// A source about which nothing is known.
 pub(crate) fn unknown(partitions: usize) -> Result<Arc<dyn ExecutionPlan>> {
+    streaming(partitions, false)
+}
+
+/// A source about which nothing is known but whether it has an end.
+pub(crate) fn streaming(partitions: usize, is_endless: bool) -> Result<Arc<dyn ExecutionPlan>> {
     #[derive(Debug)]
     struct Part(SchemaRef);
     impl PartitionStream for Part {
@@ -220,6 +225,6 @@ pub(crate) fn unknown(partitions: usize) -> Result<Arc<dyn ExecutionPlan>> {
     }
     let part = || Arc::new(Part(schema())) as Arc<dyn PartitionStream>;
     let parts = (0..partitions).map(|_| part()).collect();
-    let source = StreamingTableExec::try_new(schema(), parts, None, vec![], false, None)?;
+    let source = StreamingTableExec::try_new(schema(), parts, None, vec![], is_endless, None)?;
     Ok(Arc::new(source))
 }
