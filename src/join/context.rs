@@ -20,6 +20,10 @@ use crate::spill::Spiller;
 use crate::stats::StatsCell;
 use crate::table::MAX_ROWS;
 
+/// What looking up a row takes besides: its number in the lists of rows looked up, sought and asked
+/// about, and of its match.
+const LOOKUP_OVERHEAD: usize = 4 * size_of::<u32>();
+
 /// One running join of one partition.
 pub(crate) struct JoinContext {
     pub(crate) join: Arc<GraceHashJoin>,
@@ -115,7 +119,7 @@ impl JoinContext {
 
     /// What a row in hand takes besides its columns.
     pub(crate) fn row_overhead(&self, side: Side) -> usize {
-        ROW_OVERHEAD + self.computed_bytes(side)
+        ROW_OVERHEAD + LOOKUP_OVERHEAD + self.computed_bytes(side)
     }
 
     /// The bytes a row that computed keys take.

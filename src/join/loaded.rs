@@ -11,7 +11,7 @@
 //! a column that is refused, or too long for 32-bit offsets, stays in pieces and is gathered from
 //! those.
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::ArrayRef;
 use arrow::record_batch::RecordBatch;
 use datafusion_common::Result;
 
@@ -31,21 +31,23 @@ const DIRECT_SLOTS_PER_ROW: usize = 4;
 /// As many slots are always few enough.
 const DIRECT_SLOTS: usize = 1024;
 
-/// Keys of one column that are turned into numbers at a time.
-const NUMBERS: usize = 1024;
-
 /// One side's rows with everything that finding matches in them takes.
 pub(crate) struct Loaded {
     pub(crate) side: Side,
     pub(crate) rows: LoadedRows,
-    /// The key columns of each piece, or of all rows.
-    pub(crate) keys: Vec<Vec<ArrayRef>>,
-    /// The first row of each of those.
-    pub(crate) key_starts: Vec<u32>,
-    pub(crate) table: JoinTable,
+    pub(crate) index: Index,
     /// Present where rows of this side come out by whether they matched.
     pub(crate) matched: Option<MatchedBits>,
     _lease: Lease,
+}
+
+/// What finds rows by their keys.
+pub(crate) struct Index {
+    /// The key columns of each piece, or of all rows.
+    pub(crate) keys: Vec<Vec<ArrayRef>>,
+    /// The first row of each of those.
+    pub(crate) starts: Vec<u32>,
+    pub(crate) table: JoinTable,
 }
 
 impl Loaded {
@@ -82,7 +84,7 @@ impl Loaded {
             .map(|part| (part.batch, part.hashes))
             .unzip();
         let rows = LoadedRows::new(ctx, side, batches)?;
-        let (keys, key_starts) = rows.keys(ctx, side)?;
+        let (keys, starts) = rows.keys(ctx, side)?;
         let table = match direct_table(ctx, &keys, total, &mut lease) {
             Some(table) => table,
             None => hashed_table(&hashes, total),
@@ -97,25 +99,49 @@ impl Loaded {
         Ok(Self {
             side,
             rows,
-            keys,
-            key_starts,
-            table,
+            index: Index {
+                keys,
+                starts,
+                table,
+            },
             matched,
             _lease: lease,
         })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.table.len() == 0
+        self.index.table.len() == 0
     }
 }
 
 fn hashed_table(hashes: &[Vec<u64>], rows: usize) -> JoinTable {
+    let mut starts = Vec::with_capacity(hashes.len());
+    let mut start = 0;
+    for hashes in hashes {
+        starts.push(start);
+        start += hashes.len();
+    }
+    let hash = |row: u32| {
+        let part = starts.partition_point(|start| *start <= row as usize);
+        let part = part.saturating_sub(1);
+        let part = hashes.get(part).zip(starts.get(part));
+        let hash = part.and_then(|(hashes, start)| hashes.get(row as usize - start));
+        hash.copied().unwrap_or_default()
+    };
     let mut table = TableBuilder::hashed(rows);
     for hashes in hashes.iter().rev() {
-        table.prepend(hashes);
+        table.prepend(hashes.iter().copied(), hash);
     }
     table.finish()
+}
+
+/// Inserts rows by their keys.
+struct Prepend<'a>(&'a mut TableBuilder);
+
+impl keys::Visitor for Prepend<'_> {
+    fn visit(self, numbers: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator) {
+        self.0.prepend(numbers, |_| 0);
+    }
 }
 
 /// A table that is addressed by the keys, if they are whole numbers close together and memory for
@@ -131,25 +157,16 @@ fn direct_table(
     if !is_single || ctx.has_forced_collisions() {
         return None;
     }
-    let KeyRange { smallest, span } = keys::key_range(column())?;
-    let slots = usize::try_from(span).ok()?.checked_add(1)?;
-    if slots > (rows * DIRECT_SLOTS_PER_ROW).max(DIRECT_SLOTS) {
-        return None;
-    }
+    let most_slots = (rows * DIRECT_SLOTS_PER_ROW).max(DIRECT_SLOTS);
+    let KeyRange { smallest, span } = keys::key_range(column(), most_slots as u64 - 1)?;
+    let slots = usize::try_from(span).ok()? + 1;
     let more = JoinTable::direct_size_of(rows, slots).saturating_sub(JoinTable::size_of(rows));
     if !lease.try_extend(more) {
         return None;
     }
     let mut table = TableBuilder::direct(rows, smallest, slots);
-    let mut numbers = Vec::with_capacity(NUMBERS.min(rows));
     for column in column().collect::<Vec<_>>().into_iter().rev() {
-        let mut until = column.len();
-        while until > 0 {
-            let from = until.saturating_sub(NUMBERS);
-            keys::ordinals(&column.slice(from, until - from), &mut numbers);
-            table.prepend(&numbers);
-            until = from;
-        }
+        keys::visit_ordinals(column, Prepend(&mut table));
     }
     Some(table.finish())
 }

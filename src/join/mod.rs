@@ -17,7 +17,7 @@
 //! | `stream` | the output stream: starts [`run`], carries the counters |
 //! | `build`, `split` | the build phase, before and after the first refusal |
 //! | `victim` | which buckets go to disk |
-//! | `probe`, `scan`, `first` | routing probe rows; one streamed batch against the loaded rows |
+//! | `probe`, `scan`, `lookup` | routing probe rows; one streamed batch against the loaded rows |
 //! | `drain`, `chunked` | pairs of runs; the skew fallback |
 //! | `null_aware` | what NOT IN does besides |
 //! | `loaded`, `columns` | rows with their table; their columns |
@@ -45,8 +45,8 @@ mod chunked;
 mod columns;
 mod context;
 mod drain;
-mod first;
 mod loaded;
+mod lookup;
 mod null_aware;
 mod output;
 mod probe;

@@ -122,7 +122,7 @@ impl Waiting<'_> {
 
     /// Whether rows have to be hashed: to find their bucket, or their matches.
     fn needs_hashes(&self) -> bool {
-        self.split.is_some() || !self.loaded.table.is_direct()
+        self.split.is_some() || !self.loaded.index.table.is_direct()
     }
 
     /// Joins some probe rows, or sends them to the runs of their buckets.

@@ -20,28 +20,20 @@
 //! - *A filter that rejects everything.* Each step ends after a batch's worth of candidates, whether
 //!   or not any is left.
 
-#![expect(
-    clippy::indexing_slicing,
-    reason = "vectors as long as the batch, indexed by rows of that batch, in the innermost loops"
-)]
-
 use arrow::array::{Array, BooleanArray, RecordBatch};
 use datafusion_common::Result;
 
 use super::assemble::{Source, Sources, assemble, filter_input};
 use super::columns::LoadedRows;
 use super::context::{JoinContext, all_rows};
-use super::first::FirstMatches;
 use super::loaded::Loaded;
+use super::lookup::Lookup;
 use super::output::Output;
 use crate::error;
-use crate::keys::{KeyComparator, Keys, ordinals};
+use crate::keys::Keys;
 use crate::memory::{rows_bytes, widest_value};
 use crate::semantics::{RowOutput, Side};
-use crate::table::{Candidates, Cursor, JoinTable, Link, MatchedBits, NO_ROW, Streamed};
-
-/// Keys of one column that are turned into numbers at a time.
-const NUMBERS: usize = 1024;
+use crate::table::{Candidates, MatchedBits, NO_ROW};
 
 /// A streamed batch: the needed columns, and the keys.
 pub(crate) struct StreamedBatch {
@@ -85,19 +77,13 @@ pub(crate) struct Scan<'a> {
     ctx: &'a JoinContext,
     side: Side,
     rows: &'a LoadedRows,
-    table: &'a JoinTable,
     loaded_bits: Option<&'a mut MatchedBits>,
-    /// Where candidates may have other keys.
-    comparator: Option<KeyComparator<'a>>,
     streamed: &'a StreamedBatch,
     ask: &'a mut Ask,
-    /// The part of each row's chain that is still to be walked.
-    heads: Vec<Link>,
-    /// The search for first matches, where those decide and are not all found.
-    seeking: Option<FirstMatches>,
-    /// Streamed rows whose chains are walked; the same as the rows asked about, or fewer.
-    walk: Vec<u32>,
-    cursor: Cursor,
+    /// For the rows asked about, or fewer.
+    lookup: Lookup<'a>,
+    /// Whether first matches decide, and are not all found.
+    is_seeking: bool,
     candidates: Candidates,
     /// Pairs that are to come out; those before `ready_from` did.
     ready: Candidates,
@@ -121,37 +107,25 @@ impl<'a> Scan<'a> {
         let Loaded {
             side,
             rows,
-            keys,
-            key_starts,
-            table,
+            index,
             matched,
             ..
         } = loaded;
-        let comparator = if table.is_direct() {
-            None
-        } else {
-            let columns = &streamed.keys.columns;
-            Some(KeyComparator::new(keys, key_starts, columns)?)
-        };
+        let lookup = Lookup::new(ctx, index, &streamed.keys, ask.rows.clone())?;
         let row_bytes = row_bytes(ctx, rows, (side.other(), &streamed.batch));
-        let most_pairs = (most_bytes / row_bytes).clamp(1, ctx.batch_size.max(1));
         let mut scan = Self {
             ctx,
             side: *side,
             rows,
-            table,
             loaded_bits: matched.as_mut(),
-            comparator,
             streamed,
-            walk: ask.rows.clone(),
+            lookup,
+            most_pairs: (most_bytes / row_bytes).clamp(1, ctx.batch_size.max(1)),
             ask,
-            heads: heads(table, &streamed.keys),
-            seeking: None,
-            cursor: Cursor::default(),
+            is_seeking: false,
             candidates: Candidates::default(),
             ready: Candidates::default(),
             ready_from: 0,
-            most_pairs,
             row_bytes,
             handed_out: 0,
         };
@@ -168,73 +142,43 @@ impl<'a> Scan<'a> {
         !self.ctx.join.semantics.pairs() && self.loaded_bits.is_none()
     }
 
-    /// Drops from the walk what need not be walked.
+    /// Drops what need not be looked up.
     fn shorten(&mut self) {
         if self.ctx.join.semantics.pairs() {
             return;
         }
-        if self.one_match_decides() {
-            let matched = &self.ask.matched;
-            self.walk.retain(|row| !matched.get(*row as usize));
+        let Self { lookup, ask, .. } = self;
+        if self.loaded_bits.is_none() {
+            lookup.retain(|row| !ask.matched.get(row as usize));
         }
         if self.ctx.join.filter.is_some() {
             return;
         }
-        self.seeking = Some(FirstMatches::new(&self.heads, &self.walk));
+        self.is_seeking = true;
     }
 
-    /// Finds first matches, as far as one piece of work goes; says whether that is all of them.
+    /// Finds first matches, as far as one piece of work goes, and notes what they decide; says whether
+    /// that is all of them.
     fn seek(&mut self) -> bool {
-        let Some(seeking) = &mut self.seeking else {
+        if !self.is_seeking {
             return true;
-        };
-        let found = match &self.comparator {
-            None => self.heads.clone(),
-            Some(comparator) => {
-                let (hashes, stats) = (&self.streamed.keys.hashes, &self.ctx.stats);
-                if !seeking.go_on(self.table, comparator, hashes, stats) {
-                    return false;
-                }
-                self.seeking
-                    .take()
-                    .map(FirstMatches::found)
-                    .unwrap_or_default()
-            }
-        };
-        self.seeking = None;
-        self.note_first(&found);
-        true
-    }
-
-    /// Leaves in the walk what the first matches do not decide.
-    fn note_first(&mut self, first: &[Link]) {
-        let Self {
-            walk,
-            table,
-            loaded_bits,
-            ask,
-            heads,
-            ..
-        } = self;
-        match loaded_bits {
-            // A key's rows are marked together, so a chain whose first match is marked was walked
-            // before, or will be for an earlier row of this batch.
-            Some(bits) => walk.retain(|row| {
-                let first = first[*row as usize];
-                if first == Link::NONE || !bits.set(table.row(first) as usize) {
-                    return false;
-                }
-                heads[*row as usize] = table.after(first);
-                heads[*row as usize] != Link::NONE
-            }),
+        }
+        if !self.lookup.seek_matches() {
+            return false;
+        }
+        self.is_seeking = false;
+        let Self { lookup, ask, .. } = self;
+        match self.loaded_bits.as_deref_mut() {
+            // A key's rows are marked together: where the first one is marked, all are, or will be
+            // for an earlier row of this batch.
+            Some(bits) => lookup.mark_first(bits),
             None => {
-                for row in walk.drain(..) {
-                    if first[row as usize] != Link::NONE {
-                        ask.matched.set(row as usize);
-                    }
+                for row in lookup.take_matched() {
+                    ask.matched.set(row as usize);
                 }
             }
         }
+        true
     }
 
     /// Does a bounded piece of work; makes no more rows than `out` has room for.
@@ -249,26 +193,10 @@ impl<'a> Scan<'a> {
             return Ok(Step::Nothing);
         }
         self.skip_decided();
-        if self.cursor.position == self.walk.len() {
+        if self.lookup.row().is_none() {
             return self.finish_rows(out);
         }
-        self.candidates.clear();
-        let streamed = Streamed {
-            rows: &self.walk,
-            hashes: &self.streamed.keys.hashes,
-            heads: &self.heads,
-        };
-        self.table.candidates(
-            &streamed,
-            &mut self.cursor,
-            self.most_pairs,
-            &mut self.candidates,
-        );
-        self.ctx.stats.candidates.add(self.candidates.loaded.len());
-        let Candidates { loaded, streamed } = &mut self.candidates;
-        if let Some(comparator) = &self.comparator {
-            comparator.retain_equal(loaded, streamed);
-        }
+        self.lookup.next(self.most_pairs, &mut self.candidates);
         self.apply_filter(out)?;
         if let Some(bits) = self.loaded_bits.as_deref_mut() {
             self.candidates
@@ -295,11 +223,11 @@ impl<'a> Scan<'a> {
         if !self.one_match_decides() {
             return;
         }
-        while let Some(row) = self.walk.get(self.cursor.position) {
-            if !self.ask.matched.get(*row as usize) {
+        while let Some(row) = self.lookup.row() {
+            if !self.ask.matched.get(row as usize) {
                 return;
             }
-            self.cursor.skip_row();
+            self.lookup.skip_row();
         }
     }
 
@@ -332,11 +260,11 @@ impl<'a> Scan<'a> {
 
     /// The pairs of this step, and the unmatched streamed rows that belong between them.
     fn pairs(&mut self, out: &mut Output) -> Result<Step> {
-        let done = self.cursor.position;
+        let (asked, done) = self.lookup.rows();
         let Candidates { loaded, streamed } = &mut self.candidates;
         let output = self.ctx.join.semantics.rows(self.side.other());
         if output == RowOutput::Unmatched && self.ask.is_last {
-            let passed = self.walk.get(self.handed_out..done).unwrap_or_default();
+            let passed = asked.get(self.handed_out..done).unwrap_or_default();
             let unmatched = passed
                 .iter()
                 .filter(|row| !self.ask.matched.get(**row as usize));
@@ -406,32 +334,6 @@ impl<'a> Scan<'a> {
         let sources = Sources::new(self.side, Source::Null, streamed);
         assemble(self.ctx, &sources, rows.len(), mark).map(Step::Batch)
     }
-}
-
-/// The chain of each streamed row; none where it cannot match.
-fn heads(table: &JoinTable, keys: &Keys) -> Vec<Link> {
-    let rows = keys.columns.first().map_or(0, Array::len);
-    let mut heads = Vec::with_capacity(rows);
-    let column = keys.columns.first().filter(|_| table.is_direct());
-    match column {
-        None => table.heads(&keys.hashes, &mut heads),
-        Some(column) => {
-            let mut numbers = Vec::with_capacity(NUMBERS.min(column.len()));
-            for from in (0..column.len()).step_by(NUMBERS) {
-                let piece = column.slice(from, NUMBERS.min(column.len() - from));
-                ordinals(&piece, &mut numbers);
-                table.heads(&numbers, &mut heads);
-            }
-        }
-    }
-    // No row of a table that is addressed by keys has a NULL, whatever NULLs equal.
-    let valid = column.map_or(keys.valid.as_ref(), |column| column.nulls());
-    if let Some(valid) = valid {
-        for (head, valid) in heads.iter_mut().zip(valid.iter()) {
-            *head = if valid { *head } else { Link::NONE };
-        }
-    }
-    heads
 }
 
 /// At least the bytes of an output row, whichever rows it is of: of a pair, or of a streamed row

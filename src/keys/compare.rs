@@ -1,8 +1,8 @@
 //! Comparing the keys of candidate pairs, one column at a time over the whole list of pairs.
 //!
 //! The simple version asks a comparator for each pair and each column. Here each column is one pass
-//! over the pairs that are left, with the column's type known outside the loop, and survivors are
-//! moved to the front without a branch.
+//! over the pairs, with the column's type known outside the loop, that clears a flag for each pair that
+//! is not equal, and survivors are moved to the front without a branch.
 
 use std::cmp::Ordering;
 
@@ -12,12 +12,12 @@ use arrow::array::{
 };
 use arrow::compute::SortOptions;
 use arrow::datatypes::{ArrowNativeTypeOp, DataType};
-use datafusion_common::Result;
+use datafusion_common::{NullEquality, Result};
 
 /// Compares rows of the loaded side (in one or more chunks) with rows of one streamed batch.
 ///
-/// Equality of two NULLs is [`NullEquality::NullEqualsNull`](datafusion_common::NullEquality)'s:
-/// under the other one, rows with a NULL key never become candidates.
+/// Equality of two NULLs is [`NullEquality::NullEqualsNull`]'s: under the other one, rows with a NULL
+/// key never become candidates.
 pub(crate) struct KeyComparator<'a> {
     columns: Vec<ColumnComparator<'a>>,
     /// First row of each chunk; a single chunk starts at 0.
@@ -25,7 +25,7 @@ pub(crate) struct KeyComparator<'a> {
 }
 
 enum ColumnComparator<'a> {
-    /// One chunk, no NULLs on either side: compared by type.
+    /// One chunk, no NULLs among candidates: compared by type.
     Typed {
         loaded: &'a ArrayRef,
         streamed: &'a ArrayRef,
@@ -43,12 +43,15 @@ impl<'a> KeyComparator<'a> {
         loaded: &'a [Vec<ArrayRef>],
         starts: &'a [u32],
         streamed: &'a [ArrayRef],
+        nulls: NullEquality,
     ) -> Result<Self> {
+        let has_none =
+            |keys: &ArrayRef| nulls == NullEquality::NullEqualsNothing || keys.null_count() == 0;
         let column = |(index, streamed): (usize, &'a ArrayRef)| {
             if let [chunk] = loaded
                 && let Some(loaded) = chunk.get(index)
-                && loaded.null_count() == 0
-                && streamed.null_count() == 0
+                && has_none(loaded)
+                && has_none(streamed)
                 && is_typed(loaded.data_type())
             {
                 return Ok(ColumnComparator::Typed { loaded, streamed });
@@ -73,46 +76,77 @@ impl<'a> KeyComparator<'a> {
         Ok(Self { columns, starts })
     }
 
-    /// Keeps the pairs whose keys are equal, in order.
-    pub(crate) fn retain_equal(&self, loaded: &mut Vec<u32>, streamed: &mut Vec<u32>) {
+    /// Whether the keys of each pair are equal.
+    pub(crate) fn are_equal(&self, loaded: &[u32], streamed: &[u32]) -> Vec<bool> {
+        let mut are_equal = vec![true; loaded.len().min(streamed.len())];
+        let pairs = Pairs { loaded, streamed };
         for column in &self.columns {
             match column {
                 ColumnComparator::Typed {
                     loaded: l,
                     streamed: s,
-                } => {
-                    retain_typed(l, s, loaded, streamed);
-                }
-                ColumnComparator::General(chunks) => retain(loaded, streamed, |l, s| {
+                } => typed(l, s, pairs, &mut are_equal),
+                ColumnComparator::General(chunks) => pairs.narrow(&mut are_equal, |l, s| {
                     let chunk = self.starts.partition_point(|start| *start as usize <= l) - 1;
                     chunks[chunk](l - self.starts[chunk] as usize, s) == Ordering::Equal
                 }),
             }
         }
+        are_equal
+    }
+
+    /// Keeps the pairs whose keys are equal, in order.
+    pub(crate) fn retain_equal(&self, loaded: &mut Vec<u32>, streamed: &mut Vec<u32>) {
+        let are_equal = self.are_equal(loaded, streamed);
+        // Mostly all are: tags have told the others.
+        if are_equal.contains(&false) {
+            keep(loaded, &are_equal);
+            keep(streamed, &are_equal);
+        }
     }
 }
 
-/// Moves the pairs that `keep` accepts to the front and drops the rest.
-fn retain(loaded: &mut Vec<u32>, streamed: &mut Vec<u32>, keep: impl Fn(usize, usize) -> bool) {
+/// Keeps the rows whose flag is set, without a branch.
+fn keep(rows: &mut Vec<u32>, flags: &[bool]) {
     let mut kept = 0;
-    for pair in 0..loaded.len().min(streamed.len()) {
-        let (l, s) = (loaded[pair], streamed[pair]);
-        loaded[kept] = l;
-        streamed[kept] = s;
-        kept += usize::from(keep(l as usize, s as usize));
+    for (index, flag) in flags.iter().enumerate() {
+        rows[kept] = rows[index];
+        kept += usize::from(*flag);
     }
-    loaded.truncate(kept);
-    streamed.truncate(kept);
+    rows.truncate(kept);
 }
 
-fn retain_values<A: ArrayAccessor>((l, s): (A, A), loaded: &mut Vec<u32>, streamed: &mut Vec<u32>)
-where
-    A::Item: PartialEq,
-{
-    retain(loaded, streamed, |i, j| l.value(i) == s.value(j));
+/// Pairs of rows.
+#[derive(Clone, Copy)]
+struct Pairs<'a> {
+    loaded: &'a [u32],
+    streamed: &'a [u32],
 }
 
-/// Whether [`retain_typed`] knows the type.
+impl Pairs<'_> {
+    /// Clears the flags of the pairs that are not equal; asks where the flag is set.
+    fn narrow(self, flags: &mut [bool], is_equal: impl Fn(usize, usize) -> bool) {
+        for ((flag, l), s) in flags.iter_mut().zip(self.loaded).zip(self.streamed) {
+            *flag = *flag && is_equal(*l as usize, *s as usize);
+        }
+    }
+
+    /// The same, asking always: cheaper than a branch for values of one word.
+    fn narrow_all(self, flags: &mut [bool], is_equal: impl Fn(usize, usize) -> bool) {
+        for ((flag, l), s) in flags.iter_mut().zip(self.loaded).zip(self.streamed) {
+            *flag &= is_equal(*l as usize, *s as usize);
+        }
+    }
+
+    fn narrow_values<A: ArrayAccessor>(self, flags: &mut [bool], (l, s): (A, A))
+    where
+        A::Item: PartialEq,
+    {
+        self.narrow(flags, |i, j| l.value(i) == s.value(j));
+    }
+}
+
+/// Whether [`typed`] knows the type.
 fn is_typed(key: &DataType) -> bool {
     key.is_primitive()
         || matches!(
@@ -128,18 +162,19 @@ fn is_typed(key: &DataType) -> bool {
         )
 }
 
-/// [`retain`] by the values of two arrays of one type that [`is_typed`] and without NULLs.
-fn retain_typed(l: &ArrayRef, s: &ArrayRef, loaded: &mut Vec<u32>, streamed: &mut Vec<u32>) {
+/// Clears the flags of the pairs whose values in two arrays, of one type that [`is_typed`], differ;
+/// none of the values is NULL.
+fn typed(l: &ArrayRef, s: &ArrayRef, pairs: Pairs<'_>, flags: &mut [bool]) {
     macro_rules! values {
         ($as:ident $(::<$t:ty>)?) => {
-            retain_values((l.$as$(::<$t>)?(), s.$as$(::<$t>)?()), loaded, streamed)
+            pairs.narrow_values(flags, (l.$as$(::<$t>)?(), s.$as$(::<$t>)?()))
         };
     }
     downcast_primitive_array! {
         (l, s) => {
             let (l, s) = (l.values(), s.values());
             // `is_eq` is the total order's equality, which for floats is not `==`.
-            retain(loaded, streamed, |i, j| l[i].is_eq(s[j]));
+            pairs.narrow_all(flags, |i, j| l[i].is_eq(s[j]));
         }
         (DataType::Boolean, _) => values!(as_boolean),
         (DataType::Utf8, _) => values!(as_string::<i32>),
@@ -172,7 +207,8 @@ mod tests {
         let probe = u32::try_from(streamed[0].len()).unwrap();
         let mut l: Vec<u32> = (0..total).flat_map(|l| vec![l; probe as usize]).collect();
         let mut s: Vec<u32> = (0..total).flat_map(|_| 0..probe).collect();
-        let comparator = KeyComparator::new(loaded, &starts, streamed).unwrap();
+        let nulls = NullEquality::NullEqualsNull;
+        let comparator = KeyComparator::new(loaded, &starts, streamed, nulls).unwrap();
         comparator.retain_equal(&mut l, &mut s);
         l.into_iter().zip(s).collect()
     }

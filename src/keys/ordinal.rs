@@ -68,10 +68,14 @@ macro_rules! with_values {
     }};
 }
 
+/// Keys that are looked at before it is asked whether their range is too large already.
+const STRETCH: usize = 4096;
+
 /// The range of the keys in all pieces of a column; `None` if they are not whole numbers, if there
-/// are none, or if some are NULL.
+/// are none, if some are NULL, or if their span is over `most_span`.
 pub(crate) fn key_range<'a>(
-    pieces: impl Iterator<Item = &'a ArrayRef> + Clone,
+    pieces: impl Iterator<Item = &'a ArrayRef>,
+    most_span: u64,
 ) -> Option<KeyRange> {
     fn extremes<T: WholeNumber>(values: &[T]) -> Option<(i128, i128)> {
         let (least, most) = (values.iter().min()?, values.iter().max()?);
@@ -87,15 +91,21 @@ pub(crate) fn key_range<'a>(
         }
     }
     let mut range: Option<(i128, i128)> = None;
-    for piece in pieces.filter(|piece| !piece.is_empty()) {
+    for piece in pieces {
         if piece.null_count() > 0 {
             return None;
         }
-        let (least, most) = with_values!(piece, values => extremes(values)?, else return None);
-        range = Some(match range {
-            None => (least, most),
-            Some((smallest, largest)) => (smallest.min(least), largest.max(most)),
-        });
+        let stretches = |from| piece.slice(from, STRETCH.min(piece.len() - from));
+        for stretch in (0..piece.len()).step_by(STRETCH).map(stretches) {
+            let (least, most) =
+                with_values!(&stretch, values => extremes(values)?, else return None);
+            let (smallest, largest) = range.unwrap_or((least, most));
+            let (smallest, largest) = (smallest.min(least), largest.max(most));
+            if largest - smallest > i128::from(most_span) {
+                return None;
+            }
+            range = Some((smallest, largest));
+        }
     }
     let (smallest, largest) = range?;
     Some(KeyRange {
@@ -110,14 +120,19 @@ fn modulo(number: i128) -> u64 {
     u64::try_from(bits).unwrap_or(u64::MAX)
 }
 
-/// Overwrites `out` with the keys' numbers, those of NULLs without meaning; nothing if the keys are
-/// not whole numbers.
-pub(crate) fn ordinals(column: &ArrayRef, out: &mut Vec<u64>) {
-    fn extend<T: WholeNumber>(values: &[T], out: &mut Vec<u64>) {
-        out.extend(values.iter().map(|key| key.ordinal()));
-    }
-    out.clear();
-    with_values!(column, values => extend(values, out), else ());
+/// What is done with numbers, whatever the type of the keys that they are of.
+pub(crate) trait Visitor {
+    /// Sees the number of each key, in order; those of NULLs are without meaning.
+    fn visit(self, numbers: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator);
+}
+
+/// Shows the keys' numbers to `visitor`; nothing if the keys are not whole numbers.
+pub(crate) fn visit_ordinals(column: &ArrayRef, visitor: impl Visitor) {
+    with_values!(
+        column,
+        values => visitor.visit(values.iter().map(|key| key.ordinal())),
+        else ()
+    );
 }
 
 #[cfg(test)]
@@ -128,7 +143,7 @@ mod tests {
     use arrow::array::{Date32Array, Int8Array, Int64Array, StringArray, UInt64Array};
 
     fn range(pieces: &[ArrayRef]) -> Option<(u64, u64)> {
-        key_range(pieces.iter()).map(|range| (range.smallest, range.span))
+        key_range(pieces.iter(), u64::MAX).map(|range| (range.smallest, range.span))
     }
 
     #[test]
@@ -152,10 +167,23 @@ mod tests {
     }
 
     #[test]
+    fn a_range_that_is_too_large_is_none() {
+        let keys: ArrayRef = Arc::new(Int64Array::from_iter_values((0..9_000).map(|key| key - 7)));
+        let of = |span| key_range([&keys].into_iter(), span).map(|range| range.span);
+        assert_eq!([of(8_998), of(8_999)], [None, Some(8_999)]);
+    }
+
+    #[test]
     fn the_numbers_of_a_slice_are_those_of_its_rows() {
         let keys: ArrayRef = Arc::new(Date32Array::from(vec![1, -1, 2, 3]));
-        let mut out = vec![9];
-        ordinals(&keys.slice(1, 2), &mut out);
+        struct Collect<'a>(&'a mut Vec<u64>);
+        impl Visitor for Collect<'_> {
+            fn visit(self, numbers: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator) {
+                self.0.extend(numbers);
+            }
+        }
+        let mut out = Vec::new();
+        visit_ordinals(&keys.slice(1, 2), Collect(&mut out));
         assert_eq!(out, [u64::MAX, 2]);
     }
 }

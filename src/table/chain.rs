@@ -29,6 +29,14 @@
 //! told from their tag, without a look at their keys. The larger the table, the shorter the tags: 11
 //! bits at a million rows, 5 at 64 million, none at 2^30, where keys do all the telling.
 //!
+//! # Passes
+//!
+//! What one row's lookup waits for, the memory, the next row's does not depend on, so lookups are
+//! passes over a batch of rows, without branches on what was found: gather the heads; then, in
+//! rounds, move on the links that lead to strangers. Where no two rows have one hash
+//! ([`JoinTable::is_unique`]) that is all; else the chains of a few rows at a time are walked side by
+//! side, and only long ones one by one.
+//!
 //! # Addresses
 //!
 //! By hash: two slots a row keep chains at a mean length of 1.5 for rows of distinct keys; the number
@@ -37,12 +45,25 @@
 //! the rows of one key, all of them, and there is nothing to compare.
 
 /// Where a chain goes on, and what is known of the row there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// The bits are kept inverted: those of no row's link are all ones, so zero is free to mean "none", and
+/// a fresh directory is memory as the system hands it out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
 pub(crate) struct Link(u32);
 
 impl Link {
-    /// The end of a chain, and the head of an empty one. No row's link is all ones.
-    pub(crate) const NONE: Self = Self(u32::MAX);
+    /// The end of a chain, and the head of an empty one.
+    pub(crate) const NONE: Self = Self(0);
+
+    fn new(bits: u32) -> Self {
+        Self(!bits)
+    }
+
+    #[inline]
+    fn bits(self) -> u32 {
+        !self.0
+    }
 }
 
 /// A row number that stands for no row.
@@ -57,6 +78,15 @@ const SLOTS_PER_ROW: usize = 2;
 /// How many rows of a chain are walked per candidate asked for, before the caller gets control
 /// back: bounds the work per step where one slot holds many rows of another key.
 const WALK_FACTOR: usize = 16;
+
+/// Streamed rows whose chains are walked side by side.
+const ABREAST: usize = 16;
+
+/// The longest chains that are walked side by side.
+const ABREAST_LENGTH: usize = 512;
+
+/// Chains of more rows are not searched for rows of one hash, and taken to have some.
+const LONG_CHAIN: usize = 8;
 
 /// How a number, which is a row's hash or its key, leads to a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +131,7 @@ pub(crate) struct JoinTable {
     /// Empty if each chain is one row.
     next: Vec<Link>,
     rows: usize,
+    is_unique: bool,
     address: Address,
     layout: Layout,
 }
@@ -111,7 +142,6 @@ pub(crate) struct TableBuilder {
     table: JoinTable,
     /// Rows that are not inserted yet.
     missing: u32,
-    has_chains: bool,
 }
 
 impl TableBuilder {
@@ -131,52 +161,68 @@ impl TableBuilder {
         Self {
             table: JoinTable {
                 heads: vec![Link::NONE; slots],
-                next: vec![Link::NONE; rows],
+                next: Vec::new(),
                 rows,
+                is_unique: true,
                 address,
                 layout: Layout::new(rows, address),
             },
             // Row numbers fit, as said above.
             missing: u32::try_from(rows).unwrap_or(NO_ROW),
-            has_chains: false,
         }
     }
 
-    /// Inserts the rows before those that were inserted so far: their hashes, or their keys.
-    pub(crate) fn prepend(&mut self, numbers: &[u64]) {
+    /// Inserts the rows before those that were inserted so far: their hashes, or their keys. `hash`
+    /// is that of any row that was inserted; tables of keys do not ask.
+    pub(crate) fn prepend(
+        &mut self,
+        numbers: impl DoubleEndedIterator<Item = u64>,
+        hash: impl Fn(u32) -> u64,
+    ) {
         match self.table.address {
             Address::Hashed => {
                 let slots = self.table.heads.len() as u64;
-                self.insert(numbers, |hash| slot_of(hash, slots));
+                self.insert(
+                    numbers,
+                    |hash| slot_of(hash, slots),
+                    |table, chain, number| table.may_have(chain, number, &hash),
+                );
             }
-            Address::Direct { smallest } => self.insert(numbers, |key| distance(key, smallest)),
+            Address::Direct { smallest } => {
+                self.insert(numbers, |key| distance(key, smallest), |_, _, _| true);
+            }
         }
     }
 
-    fn insert(&mut self, numbers: &[u64], slot: impl Fn(u64) -> usize) {
-        let JoinTable {
-            heads,
-            next,
-            layout,
-            ..
-        } = &mut self.table;
-        for number in numbers.iter().rev() {
+    fn insert(
+        &mut self,
+        numbers: impl DoubleEndedIterator<Item = u64>,
+        slot: impl Fn(u64) -> usize,
+        has_twin: impl Fn(&JoinTable, Link, u64) -> bool,
+    ) {
+        let layout = self.table.layout;
+        for number in numbers.rev() {
             self.missing -= 1;
-            let head = &mut heads[slot(*number)];
-            let after = *head;
-            let last = if after == Link::NONE { layout.last } else { 0 };
-            *head = Link(self.missing | last | layout.tag(*number));
-            next[self.missing as usize] = after;
-            self.has_chains |= after != Link::NONE;
+            let slot = slot(number);
+            let after = self.table.heads[slot];
+            let mut last = layout.last;
+            if after != Link::NONE {
+                last = 0;
+                if self.table.next.is_empty() {
+                    self.table.next = vec![Link::NONE; self.table.rows];
+                }
+                self.table.next[self.missing as usize] = after;
+                if self.table.is_unique {
+                    self.table.is_unique = !has_twin(&self.table, after, number);
+                }
+            }
+            self.table.heads[slot] = Link::new(self.missing | last | layout.tag(number));
         }
     }
 
     /// The table, once all rows are inserted.
-    pub(crate) fn finish(mut self) -> JoinTable {
+    pub(crate) fn finish(self) -> JoinTable {
         debug_assert_eq!(self.missing, 0, "all rows are inserted");
-        if !self.has_chains {
-            self.table.next = Vec::new();
-        }
         self.table
     }
 }
@@ -217,6 +263,19 @@ impl Candidates {
         self.streamed.clear();
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.loaded.is_empty()
+    }
+
+    /// Leaves at most the first `most` pairs, and returns the others.
+    pub(crate) fn split_off(&mut self, most: usize) -> Self {
+        let most = most.min(self.loaded.len());
+        Self {
+            loaded: self.loaded.split_off(most),
+            streamed: self.streamed.split_off(most),
+        }
+    }
+
     fn push(&mut self, loaded: u32, streamed: u32) {
         self.loaded.push(loaded);
         self.streamed.push(streamed);
@@ -253,25 +312,35 @@ impl JoinTable {
         self.address != Address::Hashed
     }
 
-    /// Appends the chain of each hash, or of each key, in one pass. A chain of one row that cannot
-    /// be meant is none.
-    pub(crate) fn heads(&self, numbers: &[u64], out: &mut Vec<Link>) {
+    /// Whether no two rows have one hash, or one key.
+    pub(crate) fn is_unique(&self) -> bool {
+        self.is_unique
+    }
+
+    /// Whether a row of a chain has `number` as its hash, or the chain is too long to tell.
+    fn may_have(&self, mut chain: Link, number: u64, hash: impl Fn(u32) -> u64) -> bool {
+        let tag = self.layout.tag(number);
+        for _ in 0..LONG_CHAIN {
+            if chain == Link::NONE {
+                return false;
+            }
+            if self.agrees(chain, tag) && hash(self.row(chain)) == number {
+                return true;
+            }
+            chain = self.after(chain);
+        }
+        true
+    }
+
+    /// Appends the head of the chain of each hash, or of each key.
+    pub(crate) fn heads(&self, numbers: impl Iterator<Item = u64>, out: &mut Vec<Link>) {
         match self.address {
             Address::Hashed => {
                 let slots = self.heads.len() as u64;
-                out.extend(numbers.iter().map(|hash| {
-                    let head = self.heads[slot_of(*hash, slots)];
-                    let is_stranger = !self.agrees(head, self.layout.tag(*hash));
-                    // Of a longer chain the others may be meant.
-                    if is_stranger && head.0 & self.layout.last != 0 {
-                        Link::NONE
-                    } else {
-                        head
-                    }
-                }));
+                out.extend(numbers.map(|hash| self.heads[slot_of(hash, slots)]));
             }
-            Address::Direct { smallest } => out.extend(numbers.iter().map(|key| {
-                let head = self.heads.get(distance(*key, smallest));
+            Address::Direct { smallest } => out.extend(numbers.map(|key| {
+                let head = self.heads.get(distance(key, smallest));
                 head.copied().unwrap_or(Link::NONE)
             })),
         }
@@ -279,38 +348,49 @@ impl JoinTable {
 
     #[inline]
     fn agrees(&self, link: Link, tag: u32) -> bool {
-        link.0 & self.layout.tag == tag
+        link.bits() & self.layout.tag == tag
     }
 
     /// The row that a link, not [`Link::NONE`], leads to.
     #[inline]
     pub(crate) fn row(&self, link: Link) -> u32 {
-        link.0 & self.layout.row
+        link.bits() & self.layout.row
     }
 
-    /// Whether the row that a link leads to may have `hash`.
-    #[inline]
-    pub(crate) fn may_be(&self, link: Link, hash: u64) -> bool {
-        self.agrees(link, self.layout.tag(hash))
-    }
-
-    /// The first link from `link` on whose row may have `hash`, or the one after `most` others.
-    #[inline]
-    pub(crate) fn seek(&self, mut link: Link, hash: u64, most: usize) -> Link {
-        let tag = self.layout.tag(hash);
-        for _ in 0..most {
-            if link == Link::NONE || self.agrees(link, tag) {
-                break;
+    /// Moves the links of `rows` on to the first whose row may be meant, each by `most` links at most,
+    /// and drops rows that have none. `links` and `hashes` belong to all streamed rows; tables of keys
+    /// need no hashes.
+    pub(crate) fn seek(
+        &self,
+        hashes: &[u64],
+        links: &mut [Link],
+        rows: &mut Vec<u32>,
+        most: usize,
+    ) {
+        if !self.is_direct() {
+            let is_stranger = |link: Link, row: u32| {
+                (link != Link::NONE) & !self.agrees(link, self.layout.tag(hashes[row as usize]))
+            };
+            let mut left = rows.clone();
+            retain(&mut left, |row| is_stranger(links[row as usize], row));
+            for _ in 0..most {
+                if left.is_empty() {
+                    break;
+                }
+                retain(&mut left, |row| {
+                    let link = &mut links[row as usize];
+                    *link = self.after(*link);
+                    is_stranger(*link, row)
+                });
             }
-            link = self.after(link);
         }
-        link
+        retain(rows, |row| links[row as usize] != Link::NONE);
     }
 
     /// The link after `link`, not [`Link::NONE`], in its chain.
     #[inline]
     pub(crate) fn after(&self, link: Link) -> Link {
-        if link.0 & self.layout.last != 0 {
+        if link.bits() & self.layout.last != 0 {
             Link::NONE
         } else {
             self.next[self.row(link) as usize]
@@ -332,9 +412,18 @@ impl JoinTable {
     ) {
         let full = out.loaded.len() + most;
         let mut steps = most.saturating_mul(WALK_FACTOR);
+        // Rows before this one are walked one by one.
+        let mut alone = 0;
+        let mut lanes = vec![NO_ROW; ABREAST * ABREAST_LENGTH];
         while let Some(row) = streamed.rows.get(cursor.position) {
-            let hash = streamed.hashes.get(*row as usize);
-            let tag = hash.map_or(0, |hash| self.layout.tag(*hash));
+            if cursor.chain.is_none() && cursor.position >= alone {
+                let room = full - out.loaded.len();
+                if self.walk_abreast(streamed, cursor, &mut lanes, room, out) {
+                    continue;
+                }
+                alone = cursor.position + ABREAST;
+            }
+            let tag = self.tag_of(streamed, *row);
             let mut at = cursor.chain.unwrap_or(streamed.heads[*row as usize]);
             while at != Link::NONE {
                 if out.loaded.len() == full || steps == 0 {
@@ -350,6 +439,64 @@ impl JoinTable {
             cursor.skip_row();
         }
     }
+
+    /// Appends the candidates of the next rows if they have at most `room`, in chains that are not
+    /// long; else does nothing, and says so.
+    fn walk_abreast(
+        &self,
+        streamed: &Streamed<'_>,
+        cursor: &mut Cursor,
+        lanes: &mut [u32],
+        room: usize,
+        out: &mut Candidates,
+    ) -> bool {
+        let rows = &streamed.rows[cursor.position..];
+        let rows = &rows[..rows.len().min(ABREAST)];
+        let (mut links, mut tags) = ([Link::NONE; ABREAST], [0; ABREAST]);
+        for (lane, row) in rows.iter().enumerate() {
+            links[lane] = streamed.heads[*row as usize];
+            tags[lane] = self.tag_of(streamed, *row);
+        }
+        let mut lengths = [0; ABREAST];
+        for _ in 0..ABREAST_LENGTH {
+            for (lane, link) in links.iter_mut().enumerate() {
+                if *link != Link::NONE {
+                    lanes[lane * ABREAST_LENGTH + lengths[lane]] = self.row(*link);
+                    lengths[lane] += usize::from(self.agrees(*link, tags[lane]));
+                    *link = self.after(*link);
+                }
+            }
+            if links == [Link::NONE; ABREAST] {
+                break;
+            }
+        }
+        if links != [Link::NONE; ABREAST] || lengths.iter().sum::<usize>() > room {
+            return false;
+        }
+        for ((lane, row), length) in rows.iter().enumerate().zip(lengths) {
+            let from = lane * ABREAST_LENGTH;
+            out.loaded.extend_from_slice(&lanes[from..from + length]);
+            out.streamed.extend(std::iter::repeat_n(*row, length));
+        }
+        cursor.position += rows.len();
+        true
+    }
+
+    fn tag_of(&self, streamed: &Streamed<'_>, row: u32) -> u32 {
+        let hash = streamed.hashes.get(row as usize);
+        hash.map_or(0, |hash| self.layout.tag(*hash))
+    }
+}
+
+/// Keeps the rows that `keep` accepts, without a branch.
+pub(crate) fn retain(rows: &mut Vec<u32>, mut keep: impl FnMut(u32) -> bool) {
+    let mut kept = 0;
+    for index in 0..rows.len() {
+        let row = rows[index];
+        rows[kept] = row;
+        kept += usize::from(keep(row));
+    }
+    rows.truncate(kept);
 }
 
 /// The streamed rows that a table is asked about.
@@ -389,21 +536,21 @@ mod tests {
     fn table(hashes: &[u64]) -> JoinTable {
         let mut table = TableBuilder::hashed(hashes.len());
         let (first, second) = hashes.split_at(hashes.len() / 3);
-        table.prepend(second);
-        table.prepend(first);
+        table.prepend(second.iter().copied(), |row| hashes[row as usize]);
+        table.prepend(first.iter().copied(), |row| hashes[row as usize]);
         table.finish()
     }
 
     fn direct(keys: &[u64], smallest: u64, slots: usize) -> JoinTable {
         let mut table = TableBuilder::direct(keys.len(), smallest, slots);
-        table.prepend(keys);
+        table.prepend(keys.iter().copied(), |_| 0);
         table.finish()
     }
 
     /// All candidates, cut after every `most` of them.
     fn walk(table: &JoinTable, numbers: &[u64], rows: &[u32], most: usize) -> Vec<(u32, u32)> {
         let mut heads = Vec::new();
-        table.heads(numbers, &mut heads);
+        table.heads(numbers.iter().copied(), &mut heads);
         let streamed = Streamed {
             rows,
             hashes: numbers,
@@ -479,10 +626,38 @@ mod tests {
     }
 
     #[test]
+    fn seeking_finds_the_first_row_that_may_be_meant_of_those_that_have_one() {
+        // One slot, and tags that differ.
+        let hashes: Vec<u64> = (0..8).map(|key| (key % 6) << 24).collect();
+        let table = table(&hashes);
+        let streamed: Vec<u64> = (0..9).map(|key| key << 24).collect();
+        let (mut links, mut rows) = (Vec::new(), vec![1, 5, 6, 7]);
+        table.heads(streamed.iter().copied(), &mut links);
+        table.seek(&streamed, &mut links, &mut rows, 9);
+        assert_eq!(rows, [1, 5]);
+        let row = |index: usize| table.row(links[index]);
+        assert_eq!([row(1), row(5)], [1, 5]);
+    }
+
+    #[test]
+    fn a_table_knows_whether_two_rows_have_one_hash() {
+        let distinct: Vec<u64> = (0..1000_u64)
+            .map(|row| row.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            .collect();
+        assert!(table(&distinct).is_unique() && table(&[]).is_unique());
+        let mut twice = distinct.clone();
+        twice[999] = twice[0];
+        assert!(!table(&twice).is_unique());
+        // Tags agree, hashes do not.
+        assert!(table(&[1, 2]).is_unique() && !table(&[1, 1]).is_unique());
+        assert!(direct(&[4, 3], 3, 9).is_unique() && !direct(&[4, 4], 3, 9).is_unique());
+    }
+
+    #[test]
     fn the_work_of_one_step_is_bounded_where_a_slot_is_full_of_another_key() {
         let table = table(&[1 << 31; 100_000]);
         let mut heads = Vec::new();
-        table.heads(&[2], &mut heads);
+        table.heads([2].into_iter(), &mut heads);
         let streamed = Streamed {
             rows: &[0],
             hashes: &[2],

@@ -8,6 +8,6 @@ mod chain;
 mod matched;
 
 pub(crate) use chain::{
-    Candidates, Cursor, JoinTable, Link, MAX_ROWS, NO_ROW, Streamed, TableBuilder,
+    Candidates, Cursor, JoinTable, Link, MAX_ROWS, NO_ROW, Streamed, TableBuilder, retain,
 };
 pub(crate) use matched::MatchedBits;

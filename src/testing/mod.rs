@@ -25,6 +25,7 @@ pub mod fuzz;
 pub mod keys;
 pub mod memory_files;
 pub mod oracle;
+pub mod parts;
 pub mod payloads;
 pub mod render;
 pub mod rng;

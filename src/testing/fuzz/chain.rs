@@ -128,14 +128,16 @@ impl Numbered {
             }
         };
         for numbers in loaded.rchunks(17) {
-            table.prepend(numbers);
+            table.prepend(numbers.iter().copied(), |row| {
+                loaded.get(row as usize).copied().unwrap_or_default()
+            });
         }
         Self {
             addressing,
             table: table.finish(),
-            loaded,
             streamed,
             lists,
+            loaded,
         }
     }
 
@@ -148,7 +150,7 @@ impl Numbered {
     fn heads(&self) -> Vec<Link> {
         // What was there stays.
         let mut heads = vec![Link::NONE];
-        self.table.heads(&self.streamed, &mut heads);
+        self.table.heads(self.streamed.iter().copied(), &mut heads);
         heads.split_off(1)
     }
 
@@ -158,18 +160,27 @@ impl Numbered {
         if table.len() != loaded.len() {
             return Err(format!("{} of {} rows", table.len(), loaded.len()));
         }
-        for ((streamed, number), head) in (0..).zip(&self.streamed).zip(self.heads()) {
-            let mut found = Vec::new();
-            let mut link = table.seek(head, *number, usize::MAX);
-            let mut steps = 0;
-            while link != Link::NONE && steps <= loaded.len() {
-                let row = table.row(link);
-                found.extend(self.is_pair(row, streamed).then_some(row));
-                link = table.seek(table.after(link), *number, usize::MAX);
-                steps += 1;
+        if table.is_unique() && self.lists.len() != loaded.len() {
+            return Err("rows that share a number are said not to be there".into());
+        }
+        // The n-th of each streamed row's rows, for all of them at once.
+        let (mut links, mut rows) = (self.heads(), (0..).take(self.streamed.len()).collect());
+        let mut found: Vec<Vec<u32>> = vec![Vec::new(); links.len()];
+        for _ in 0..=loaded.len() {
+            table.seek(&self.streamed, &mut links, &mut rows, usize::MAX);
+            for row in &rows {
+                if let (Some(link), Some(found)) =
+                    (links.get_mut(*row as usize), found.get_mut(*row as usize))
+                {
+                    let loaded = table.row(*link);
+                    found.extend(self.is_pair(loaded, *row).then_some(loaded));
+                    *link = table.after(*link);
+                }
             }
+        }
+        for (number, found) in self.streamed.iter().zip(&found) {
             let expected = self.lists.get(number).cloned().unwrap_or_default();
-            if found != expected {
+            if *found != expected {
                 return Err(format!("rows of {number:#x}: {found:?} for {expected:?}"));
             }
         }
