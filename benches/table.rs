@@ -196,7 +196,7 @@ impl Case {
         let rows: usize = self
             .probe
             .iter()
-            .flat_map(|keys| keys.first())
+            .filter_map(|keys| keys.first())
             .map(|k| k.len())
             .sum();
         group

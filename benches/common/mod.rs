@@ -72,7 +72,7 @@ impl Key {
     /// The key columns' arrays for key numbers.
     pub(crate) fn columns(self, numbers: &[u64]) -> Vec<ArrayRef> {
         let spread = |number: &u64| number.wrapping_mul(SPREAD).cast_signed();
-        let low = |number: &u64| (*number & u64::from(u32::MAX)) as u32;
+        let low = |number: &u64| u32::try_from(*number & u64::from(u32::MAX)).unwrap_or(0);
         let spread_low = |number: &u64| low(&low(number).wrapping_mul(0x9e37_79b1).into());
         let texts = || numbers.iter().map(|number| format!("{number:024}"));
         let one: ArrayRef = match self {
@@ -365,10 +365,10 @@ pub(crate) fn in_turn(
     let timed = |run: &mut dyn FnMut(), times: u32| {
         let start = thread_time(since);
         (0..times).for_each(|_| run());
-        (thread_time(since) - start) / times
+        thread_time(since).saturating_sub(start) / times
     };
     let warm = timed(&mut first, 1).min(timed(&mut second, 1));
-    let times = LEAST
+    let runs = LEAST
         .div_duration_f64(warm.max(Duration::from_micros(100)))
         .ceil();
     #[expect(
@@ -376,15 +376,15 @@ pub(crate) fn in_turn(
         clippy::cast_sign_loss,
         reason = "at most 1,000"
     )]
-    let times = times as u32;
+    let runs = runs as u32;
     let (mut firsts, mut seconds, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..rounds {
         let (a, b) = if round % 2 == 0 {
-            let a = timed(&mut first, times);
-            (a, timed(&mut second, times))
+            let a = timed(&mut first, runs);
+            (a, timed(&mut second, runs))
         } else {
-            let b = timed(&mut second, times);
-            (timed(&mut first, times), b)
+            let b = timed(&mut second, runs);
+            (timed(&mut first, runs), b)
         };
         firsts.push(a);
         seconds.push(b);

@@ -175,13 +175,13 @@ mod tests {
 
     #[test]
     fn the_numbers_of_a_slice_are_those_of_its_rows() {
-        let keys: ArrayRef = Arc::new(Date32Array::from(vec![1, -1, 2, 3]));
         struct Collect<'a>(&'a mut Vec<u64>);
         impl Visitor for Collect<'_> {
             fn visit(self, numbers: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator) {
                 self.0.extend(numbers);
             }
         }
+        let keys: ArrayRef = Arc::new(Date32Array::from(vec![1, -1, 2, 3]));
         let mut out = Vec::new();
         visit_ordinals(&keys.slice(1, 2), Collect(&mut out));
         assert_eq!(out, [u64::MAX, 2]);

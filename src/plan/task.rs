@@ -23,7 +23,7 @@ use super::rule::SpillableJoinSelection;
 ///   keeps its schema, partitioning and order. A node that is no hash join is never replaced.
 /// * Sizes are not looked at: statistics seldom travel, and the operator costs nothing while the
 ///   build side fits. Each node asks its own task's memory pool as it runs. So of
-///   [`GraceHashJoinOptions`](crate::GraceHashJoinOptions), `enabled` counts and what concerns
+///   [`GraceHashJoinOptions`], `enabled` counts and what concerns
 ///   running; `algorithm`, `select` and `build_bytes` do not.
 /// * Left alone are joins with one build side for several probe partitions (`CollectLeft`), joins
 ///   whose order somebody above relies on, and joins with keys that cannot be computed again; each

@@ -655,7 +655,7 @@ mod tests {
 
     #[test]
     fn the_work_of_one_step_is_bounded_where_a_slot_is_full_of_another_key() {
-        let table = table(&[1 << 31; 100_000]);
+        let table = table(&vec![1 << 31; 100_000]);
         let mut heads = Vec::new();
         table.heads([2].into_iter(), &mut heads);
         let streamed = Streamed {
