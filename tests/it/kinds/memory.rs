@@ -4,7 +4,11 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Int32Array, Int64Array, RecordBatch, StringArray};
-use datafusion_common::JoinType::{Full, Inner, Left, LeftSemi, Right, RightSemi};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion_common::JoinType::{
+    Full, Inner, Left, LeftAnti, LeftSemi, Right, RightAnti, RightMark, RightSemi,
+};
+use datafusion_common::{JoinSide, NullEquality};
 use datafusion_execution::memory_pool::{
     GreedyMemoryPool, MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
     UnboundedMemoryPool,
@@ -12,11 +16,12 @@ use datafusion_execution::memory_pool::{
 use grace_hash_join::testing::faults::Refusal;
 use grace_hash_join::testing::run::Setting;
 use grace_hash_join::testing::{
-    Case, Environment, FilterKind, JOIN_TYPES, KeyKind, RefusingPool, Shape, Spills, Table, collect,
+    Case, Environment, FaultyInput, FilterKind, JOIN_TYPES, KeyKind, Question, RefusingPool, Shape,
+    Spills, Table, collect,
 };
-use grace_hash_join::{GraceHashJoinConfig, SpillPolicy};
+use grace_hash_join::{GraceHashJoin, GraceHashJoinConfig, SpillPolicy};
 
-use super::{Written, cut, numbers, table};
+use super::{Rule, Written, cut, keys, numbers, table};
 use crate::run;
 
 /// IMPALA-1655, gluten#9674: memory is refused just when a table is built.
@@ -308,5 +313,143 @@ fn a_batch_that_is_larger_than_the_memory_is_joined() {
                 assert_eq!(got, expected, "{join_type:?}");
             });
         }
+    }
+}
+
+/// What went to disk comes back before the first probe row if there is room again by then.
+#[test]
+fn buckets_come_back_when_a_neighbour_gives_its_memory_back_in_time() {
+    for join_type in [Full, LeftSemi] {
+        let case = Case {
+            shape: Shape::Large,
+            key: KeyKind::Wide,
+            ..Case::new(join_type)
+        };
+        let expected = case.expected().unwrap();
+        run(&case, move || async move {
+            let mib = 1 << 20;
+            let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(20 * mib));
+            let neighbour = MemoryConsumer::new("neighbour").register(&pool);
+            neighbour.try_grow(17 * mib).unwrap();
+            let around = Environment::new(pool, 100).unwrap();
+            let setting = case.setting().unwrap();
+            let schema = Arc::clone(&setting.build.schema);
+            let last = RecordBatch::new_empty(Arc::clone(&schema));
+            let batches = setting.build.batches.clone().into_iter();
+            let batches = batches.map(Ok).chain(std::iter::once_with(move || {
+                drop(neighbour);
+                Ok(last)
+            }));
+            let build = RecordBatchStreamAdapter::new(schema, futures::stream::iter(batches));
+            let probe = FaultyInput::new(
+                Arc::clone(&setting.probe.schema),
+                setting.probe.batches.clone(),
+            );
+            let stream = setting.start_with(&around, Box::pin(build), Box::pin(probe));
+            let outcome = collect(stream.unwrap()).await.unwrap();
+            outcome.end.as_ref().unwrap();
+            outcome.is_right(&expected, &around).unwrap();
+            let stats = outcome.stats;
+            assert!(
+                stats.spilled_rows > 0 && stats.reloaded_buckets > 0,
+                "{join_type:?}: {stats:?}"
+            );
+            drop(outcome);
+            around.becomes_clean().await.unwrap();
+        });
+    }
+}
+
+/// (w, v, k) and (k, v): keys and values have other places on the other side.
+fn unlike_sides() -> (Table, Table) {
+    let wide = StringArray::from_iter_values((0..400).map(|i| format!("{i:08192}")));
+    let number = |rows: i32, modulo: i32| -> ArrayRef {
+        Arc::new(Int32Array::from_iter_values((0..rows).map(|i| i % modulo)))
+    };
+    let (wide, v, k): (ArrayRef, _, _) = (Arc::new(wide), number(400, 7), number(400, 50));
+    let build = cut(table(2, vec![("w", wide), ("v", v), ("k", k)]), 20);
+    let probe = cut(
+        table(0, vec![("k", number(60, 60)), ("v", number(60, 11))]),
+        9,
+    );
+    (build, probe)
+}
+
+/// The smaller probe side is loaded instead, with its keys in another place than the build side's.
+#[test]
+fn sides_that_swap_their_roles_keep_their_own_keys_and_columns() {
+    let (build, probe) = unlike_sides();
+    let rule = Rule::over(&[(JoinSide::Right, 1), (JoinSide::Left, 1)], |v| {
+        Some(v[1]? < v[0]?)
+    });
+    for join_type in JOIN_TYPES {
+        for filter in [None, Some(&rule)] {
+            let join = GraceHashJoin::builder(Arc::clone(&build.schema), Arc::clone(&probe.schema))
+                .with_on(vec![(2, 0)])
+                .with_join_type(join_type)
+                .with_filter(filter.cloned())
+                .with_config(
+                    GraceHashJoinConfig::builder()
+                        .with_fan_out(2)
+                        .build()
+                        .unwrap(),
+                )
+                .build();
+            let setting = Setting {
+                join: join.unwrap(),
+                build: build.clone(),
+                probe: probe.clone(),
+            };
+            let question = Question {
+                build_schema: &build.schema,
+                probe_schema: &probe.schema,
+                build: &build.batches,
+                probe: &probe.batches,
+                on: &[(2, 0)],
+                join_type,
+                null_equality: NullEquality::NullEqualsNothing,
+                null_aware: false,
+                filter: filter.map(AsRef::as_ref),
+                projection: None,
+            };
+            let expected = question.answer().unwrap();
+            run(&Case::new(join_type), move || async move {
+                let around = Environment::greedy(1 << 20, 8192).unwrap();
+                let outcome = setting
+                    .check(&around, &expected, Spills::May)
+                    .await
+                    .unwrap();
+                let stats = outcome.stats;
+                // Of the others, nothing wide is kept of the build side.
+                let is_wide = !matches!(join_type, RightSemi | RightAnti | RightMark);
+                assert!(
+                    !is_wide || stats.pairs_swapped > 0,
+                    "{join_type:?}: {stats:?}"
+                );
+            });
+        }
+    }
+}
+
+/// Rows whose keys are NULL are decided where they come in, and never written.
+#[test]
+fn rows_with_null_keys_are_not_written() {
+    let build = keys(&[Some(1), None, None, Some(2)]);
+    let probe = keys(&[None, None, Some(1), None, None, None]);
+    for (join_type, rows) in [(Inner, 1), (Full, 9), (LeftAnti, 3), (RightMark, 6)] {
+        let written = Written::new(join_type, &build, &probe);
+        let expected = written.oracle();
+        assert_eq!(expected.len(), rows);
+        run(&written.case(), move || async move {
+            let config = GraceHashJoinConfig::builder().with_spill(SpillPolicy::All);
+            let setting = written.setting(config.build().unwrap());
+            let around = Environment::unlimited(8192).unwrap();
+            let outcome = setting
+                .check(&around, &expected, Spills::Must)
+                .await
+                .unwrap();
+            // 1 and 2 of the build side, and the 1 of the other.
+            assert_eq!(outcome.stats.spilled_rows, 3, "{join_type:?}");
+        });
     }
 }
