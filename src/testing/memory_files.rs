@@ -25,6 +25,7 @@ fn open(content: &Content) -> MutexGuard<'_, Vec<u8>> {
 pub struct MemoryFiles {
     chunk: usize,
     live: Arc<AtomicUsize>,
+    most_live: AtomicUsize,
     last: Mutex<Option<Content>>,
 }
 
@@ -35,6 +36,7 @@ impl MemoryFiles {
         Arc::new(Self {
             chunk: chunk.max(1),
             live: Arc::default(),
+            most_live: AtomicUsize::new(0),
             last: Mutex::default(),
         })
     }
@@ -55,6 +57,12 @@ impl MemoryFiles {
         self.live.load(SeqCst)
     }
 
+    /// How many files there were at one time, at most.
+    #[must_use]
+    pub fn most_live(&self) -> usize {
+        self.most_live.load(SeqCst)
+    }
+
     /// Changes the content of the file that was made last; nothing happens before there is one.
     pub fn edit_last(&self, edit: impl FnOnce(&mut Vec<u8>)) {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,7 +74,8 @@ impl MemoryFiles {
 
 impl TempFileFactory for MemoryFiles {
     fn create_temp_file(&self, _description: &str) -> Result<Arc<dyn SpillFile>> {
-        self.live.fetch_add(1, SeqCst);
+        let live = self.live.fetch_add(1, SeqCst) + 1;
+        self.most_live.fetch_max(live, SeqCst);
         let content = Content::default();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = Some(Arc::clone(&content));

@@ -2,6 +2,7 @@
 //! batches, memory and files go with it, and work that yields no rows can be stopped too.
 
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use datafusion_common::JoinType;
@@ -38,6 +39,43 @@ fn a_stream_dropped_after_any_number_of_batches_leaves_nothing() {
                     drop(stream);
                     environment.becomes_clean().await.unwrap();
                     if got < batches {
+                        break;
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Polls that come to nothing count too: a write or a read is in flight then.
+#[test]
+fn a_stream_dropped_after_any_number_of_polls_leaves_nothing() {
+    for (turn, join) in Case::of_each_type().into_iter().enumerate() {
+        for pressure in Pressure::FORCED {
+            let case = Case {
+                pressure,
+                batch_size: 20,
+                ..join
+            };
+            run(&case, move || async move {
+                let setting = case.setting().unwrap();
+                // Waiting for the disk takes any number of polls.
+                for polls in (turn..120).step_by(11) {
+                    let environment = case.environment().unwrap();
+                    let mut stream = setting.start(&environment).unwrap();
+                    let mut context = Context::from_waker(Waker::noop());
+                    let mut has_ended = false;
+                    for _ in 0..polls {
+                        has_ended =
+                            matches!(stream.poll_next_unpin(&mut context), Poll::Ready(None));
+                        if has_ended {
+                            break;
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                    drop(stream);
+                    environment.becomes_clean().await.unwrap();
+                    if has_ended {
                         break;
                     }
                 }

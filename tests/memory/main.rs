@@ -20,6 +20,7 @@ use peak_alloc::PeakAlloc;
 
 mod data;
 mod expected;
+mod extremes;
 mod measure;
 mod sweep;
 mod together;
