@@ -35,6 +35,13 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// Whether the message has these words.
+    pub fn says(&self, words: &str) -> bool {
+        self.what.contains(words)
+    }
+}
+
 impl Display for Failure {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{} {}", self.file, self.line, self.what)
