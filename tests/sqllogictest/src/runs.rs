@@ -98,7 +98,6 @@ pub const ALL: &[Run] = &[
     Run {
         name: "hash-preferred",
         about: "the files' SET prefer_hash_join is swallowed: their sort-merge joins become ours",
-        must_spill: true,
         merge: Merge::Never,
         ..BASE
     },
