@@ -21,7 +21,7 @@ use crate::semantics::Side;
 use crate::table::NO_ROW;
 
 /// Columns of more bytes stay in pieces: 32-bit offsets end at 2 GiB.
-pub(crate) const MAX_MERGED_BYTES: usize = 1 << 30;
+const MAX_MERGED_BYTES: usize = 1 << 30;
 
 /// Rows by number, column by column.
 pub(crate) struct LoadedRows {
@@ -287,7 +287,7 @@ impl LoadedColumn {
     not(feature = "testing"),
     expect(unused_variables, reason = "only tests set another cap")
 )]
-fn max_merged_bytes(ctx: &JoinContext) -> usize {
+pub(crate) fn max_merged_bytes(ctx: &JoinContext) -> usize {
     #[cfg(feature = "testing")]
     return MAX_MERGED_BYTES.min(ctx.join.config.max_merged_bytes());
     #[cfg(not(feature = "testing"))]

@@ -158,7 +158,7 @@ impl JoinContext {
                 ));
             }
         }
-        self.key_bytes.note(side, &columns, batch);
+        self.key_bytes.note(side, &columns, &keys);
         Ok(columns)
     }
 }

@@ -13,13 +13,13 @@
 
 use arrow::array::ArrayRef;
 use arrow::record_batch::RecordBatch;
-use datafusion_common::Result;
+use datafusion_common::{DataFusionError, Result};
 
-use super::columns::LoadedRows;
+use super::columns::{LoadedRows, max_merged_bytes};
 use super::context::{JoinContext, Rows};
 use crate::error;
 use crate::keys::{self, KeyRange};
-use crate::memory::{Growing, Lease, READER_BYTES, grows_in_place, restored_extra, unshare};
+use crate::memory::{Growing, Lease, READER_BYTES, Texts, grows_in_place, restored_extra, unshare};
 use crate::semantics::{RowOutput, Side};
 use crate::spill::{ReadAs, Run, RunReader};
 use crate::table::{JoinTable, MAX_ROWS, MatchedBits, TableBuilder};
@@ -227,13 +227,7 @@ pub(crate) async fn read_run(
         None => run.read(&ctx.spiller, ReadAs::Stored)?,
     };
     if grows_in_place(run.stored_schema()) {
-        let mut growing = Growing::new(run.stored_schema(), rows, Some(run.text_bytes()));
-        while let Some(batch) = reader.next().await? {
-            growing.append(&batch)?;
-        }
-        let batch = growing.finish()?;
-        let hashes = ctx.keys(side, &batch)?.hashes;
-        return Ok(Some((vec![Rows::new(batch, hashes)], lease)));
+        return Ok(Some((grown(ctx, side, run, reader).await?, lease)));
     }
     let mut parts = Vec::new();
     let mut used = table + restored_extra(&ctx.side(side).schema, rows);
@@ -246,6 +240,42 @@ pub(crate) async fn read_run(
         parts.push(part);
     }
     Ok(Some((parts, lease)))
+}
+
+/// All rows of a run in one part, or in as many as keep the texts of a column within their offsets.
+async fn grown(
+    ctx: &JoinContext,
+    side: Side,
+    run: &Run,
+    mut reader: RunReader,
+) -> Result<Vec<Rows>> {
+    let most = max_merged_bytes(ctx).max(1);
+    let texts = run.text_bytes();
+    let count = texts
+        .iter()
+        .max()
+        .map_or(1, |bytes| bytes.div_ceil(most).max(1));
+    let rows = usize::try_from(run.rows())
+        .unwrap_or(usize::MAX)
+        .div_ceil(count);
+    let texts: Vec<usize> = texts.iter().map(|bytes| bytes.div_ceil(count)).collect();
+    let empty = || Growing::new(run.stored_schema(), rows, Texts::Exactly(&texts));
+    let finish = |growing: Growing| {
+        let batch = growing.finish()?;
+        let hashes = ctx.keys(side, &batch)?.hashes;
+        Ok::<_, DataFusionError>(Rows::new(batch, hashes))
+    };
+    let mut parts = Vec::with_capacity(count);
+    let mut growing = empty();
+    while let Some(batch) = reader.next().await? {
+        let is_full = growing.rows() + batch.num_rows() > rows || growing.bytes() >= most;
+        if count > 1 && growing.rows() > 0 && is_full {
+            parts.push(finish(std::mem::replace(&mut growing, empty()))?);
+        }
+        growing.append(&batch)?;
+    }
+    parts.push(finish(growing)?);
+    Ok(parts)
 }
 
 /// Rows read back, with their hashes, in buffers of their own.

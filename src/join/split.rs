@@ -26,7 +26,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion_common::Result;
 
 use super::build::{Built, Held, RESERVED_BATCHES, hand_out_unmatched};
-use super::columns::MAX_MERGED_BYTES;
+use super::columns::max_merged_bytes;
 use super::context::{JoinContext, Rows, all_rows, new_batch};
 use super::loaded::{Loaded, read_run};
 use super::null_aware::NullKeyWriter;
@@ -36,7 +36,9 @@ use crate::bucket::{Bloom, FanOut, Level, Scatter};
 use crate::config::SpillPolicy;
 use crate::error;
 use crate::keys::bucket_of;
-use crate::memory::{Growing, Lease, WorkSpace, column_bytes, grows_in_place, stored_schema};
+use crate::memory::{
+    Growing, Lease, Texts, WorkSpace, column_bytes, grows_in_place, stored_schema,
+};
 use crate::semantics::Side;
 use crate::spill::{Pick, Run, RunWriter, finished};
 
@@ -381,7 +383,8 @@ impl Split {
                 }
                 Some(Bucket::Resident(resident)) => {
                     rest = resident.tail.append(ctx, rows, rest, buffer)?;
-                    if rest.is_empty() {
+                    // Rows wider than the mean fill it early: no more of them waits unleased.
+                    if rest.is_empty() && resident.tail.bytes() < buffer {
                         return Ok(());
                     }
                     let full = std::mem::take(&mut resident.tail).finish()?;
@@ -638,7 +641,7 @@ impl Resident {
             .map(|column| column.iter().map(column_bytes).sum());
         let rows: usize = self.parts.iter().map(Rows::len).sum();
         let largest = largest.max().unwrap_or(0).max(rows * size_of::<u64>());
-        let is_mergeable = largest <= MAX_MERGED_BYTES;
+        let is_mergeable = largest <= max_merged_bytes(ctx);
         let Some(_copy) = ctx.budget.try_lease(largest).filter(|_| is_mergeable) else {
             return Ok(());
         };
@@ -679,8 +682,7 @@ impl Tail {
         buffer: usize,
     ) -> Result<&'a [u32]> {
         let row_bytes = from.row_bytes().max(1);
-        let held = self.rows.as_ref().map_or(0, Growing::bytes) + size_of_val(&*self.hashes);
-        let room = buffer.saturating_sub(held) / row_bytes;
+        let room = buffer.saturating_sub(self.bytes()) / row_bytes;
         // A row wider than a buffer has one for itself.
         let least = usize::from(self.hashes.is_empty());
         let (now, later) = rows.split_at(room.max(least).min(rows.len()));
@@ -690,7 +692,7 @@ impl Tail {
         let most = (buffer / row_bytes).max(now.len());
         if self.rows.is_none() {
             let stored = stored_schema(&ctx.join.build.schema);
-            self.rows = Some(Growing::new(&stored, most, None));
+            self.rows = Some(Growing::new(&stored, most, Texts::Within(buffer)));
             self.hashes.reserve_exact(most);
         }
         if let Some(growing) = &mut self.rows {
@@ -700,6 +702,10 @@ impl Tail {
         self.hashes.extend(hashes);
         self.shared += from.shared_by(now.len());
         Ok(later)
+    }
+
+    fn bytes(&self) -> usize {
+        self.rows.as_ref().map_or(0, Growing::bytes) + size_of_val(&*self.hashes)
     }
 
     /// The rows; nothing if there are none.

@@ -21,5 +21,6 @@ pub(crate) use size::{
 };
 pub(crate) use space::{MIN_BUFFER, READER_BYTES, WorkSpace};
 pub(crate) use stored::{
-    Growing, grows_in_place, restored, restored_column, restored_extra, stored_schema, text_bytes,
+    Growing, Texts, grows_in_place, restored, restored_column, restored_extra, stored_schema,
+    text_bytes,
 };

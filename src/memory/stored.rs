@@ -58,7 +58,7 @@ pub(crate) fn grows_in_place(schema: &Schema) -> bool {
         growing_column(
             stored.as_ref().unwrap_or_else(|| field.data_type()),
             0,
-            None,
+            Data::Exactly(0),
         )
         .is_some()
     })
@@ -110,6 +110,15 @@ fn stored_type(data_type: &DataType) -> Option<DataType> {
     }
 }
 
+/// What is known of the bytes of texts to come.
+#[derive(Clone, Copy)]
+pub(crate) enum Texts<'a> {
+    /// Exactly these, column by column.
+    Exactly(&'a [usize]),
+    /// They are like the first ones, and of each column no more than this.
+    Within(usize),
+}
+
 /// A batch that grows.
 pub(crate) struct Growing {
     schema: SchemaRef,
@@ -119,11 +128,13 @@ pub(crate) struct Growing {
 }
 
 impl Growing {
-    /// An empty batch of a stored schema, with room for `rows` rows. `data` tells the bytes of each
-    /// column's texts, where they are known; otherwise the first rows do.
-    pub(crate) fn new(stored: &SchemaRef, rows: usize, data: Option<&[usize]>) -> Self {
+    /// An empty batch of a stored schema, with room for `rows` rows.
+    pub(crate) fn new(stored: &SchemaRef, rows: usize, texts: Texts<'_>) -> Self {
         let columns = stored.fields().iter().enumerate().map(|(index, field)| {
-            let data = data.and_then(|data| data.get(index).copied());
+            let data = match texts {
+                Texts::Exactly(bytes) => Data::Exactly(bytes.get(index).copied().unwrap_or(0)),
+                Texts::Within(most) => Data::Within(most),
+            };
             growing_column(field.data_type(), rows, data)
                 .unwrap_or_else(|| Box::new(Pieces::default()))
         });
@@ -211,8 +222,15 @@ trait Grow: Send + Sync {
     fn finish(self: Box<Self>, data_type: &DataType) -> Result<ArrayRef>;
 }
 
+/// [`Texts`] of one column.
+#[derive(Clone, Copy)]
+enum Data {
+    Exactly(usize),
+    Within(usize),
+}
+
 /// `None` for types that do not grow in place.
-fn growing_column(data_type: &DataType, rows: usize, data: Option<usize>) -> Option<Box<dyn Grow>> {
+fn growing_column(data_type: &DataType, rows: usize, data: Data) -> Option<Box<dyn Grow>> {
     macro_rules! fixed {
         ($t:ty) => {
             Some(Box::new(Fixed::<$t> {
@@ -294,11 +312,11 @@ struct Text<T: ByteArrayType> {
     /// Made with the first rows, which tell how long texts are.
     builder: Option<GenericByteBuilder<T>>,
     rows: usize,
-    data: Option<usize>,
+    data: Data,
 }
 
 impl<T: ByteArrayType> Text<T> {
-    fn new(rows: usize, data: Option<usize>) -> Self {
+    fn new(rows: usize, data: Data) -> Self {
         Self {
             builder: None,
             rows,
@@ -309,8 +327,12 @@ impl<T: ByteArrayType> Text<T> {
     /// Room for the expected rows, if they are like `rows` rows of `bytes` bytes.
     fn builder(&mut self, rows: usize, bytes: usize) -> &mut GenericByteBuilder<T> {
         let expected = bytes.saturating_mul(self.rows) / rows.max(1);
-        // An eighth for chance: growing copies everything.
-        let data = self.data.unwrap_or(expected + expected / 8).max(bytes);
+        let data = match self.data {
+            Data::Exactly(data) => data,
+            // An eighth for chance: growing copies everything.
+            Data::Within(most) => (expected + expected / 8).min(most),
+        };
+        let data = data.max(bytes);
         let rows = self.rows.max(rows);
         self.builder
             .get_or_insert_with(|| GenericByteBuilder::with_capacity(rows, data))
@@ -523,7 +545,7 @@ mod tests {
         let batch = batch();
         let stored = stored_schema(batch.schema_ref());
         assert_eq!(stored.field(3).data_type(), &DataType::Utf8);
-        let mut growing = Growing::new(&stored, 2, None);
+        let mut growing = Growing::new(&stored, 2, Texts::Within(64));
         growing.append_rows(&batch, &[29, 0, 7, 7]).unwrap();
         growing.append_rows(&batch, &[]).unwrap();
         growing.append_rows(&batch, &[12]).unwrap();
@@ -539,10 +561,10 @@ mod tests {
     fn whole_batches_come_back_as_they_were_stored_or_not() {
         let batch = batch();
         let stored = stored_schema(batch.schema_ref());
-        let mut growing = Growing::new(&stored, 0, None);
+        let mut growing = Growing::new(&stored, 0, Texts::Within(0));
         growing.append(&batch).unwrap();
         let once = growing.finish().unwrap();
-        let mut growing = Growing::new(&stored, 60, Some(&text_bytes(&once)));
+        let mut growing = Growing::new(&stored, 60, Texts::Exactly(&text_bytes(&once)));
         growing.append(&once).unwrap();
         growing.append(&batch).unwrap();
         let twice = restored(&growing.finish().unwrap(), batch.schema_ref()).unwrap();

@@ -16,7 +16,7 @@ use super::format::{self, Frame, RunSeed};
 use super::run::{Facts, Run, Spiller};
 use crate::error;
 use crate::memory::{
-    Growing, Lease, ROW_OVERHEAD, batch_bytes, grows_in_place, restored_extra, rows_bytes,
+    Growing, Lease, ROW_OVERHEAD, Texts, batch_bytes, grows_in_place, restored_extra, rows_bytes,
     shared_bytes, stored_schema, text_bytes,
 };
 use crate::stats::StatsCell;
@@ -123,7 +123,7 @@ impl RunWriter {
                 none => none.insert(Growing::new(
                     &self.stored,
                     (buffer / from.row_bytes).max(now.len()),
-                    None,
+                    Texts::Within(buffer),
                 )),
             };
             let before = pending.bytes();
@@ -159,7 +159,7 @@ impl RunWriter {
         let rows = batch.num_rows();
         let pending = self
             .pending
-            .get_or_insert_with(|| Growing::new(&self.stored, rows, None));
+            .get_or_insert_with(|| Growing::new(&self.stored, rows, Texts::Within(buffer)));
         let before = pending.bytes();
         pending.append(&batch)?;
         self.pending_bytes += pending.bytes() - before + overhead;
@@ -255,9 +255,8 @@ impl RunWriter {
         let rows = self.rows;
         let work: Work = Box::new(move || {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-            let written = file.close(rows)?;
-            // Whoever asked may be gone.
-            let _ = done.send(written);
+            // The error is for whoever closes the file, unless he is gone.
+            let _ = done.send(file.close(rows));
             Ok(())
         });
         self.write_behind(0, work).await?;
@@ -271,7 +270,7 @@ impl RunWriter {
 /// A run whose last bytes are being written.
 pub(crate) struct Closing {
     writer: RunWriter,
-    written: oneshot::Receiver<Written>,
+    written: oneshot::Receiver<Result<Written>>,
 }
 
 impl Closing {
@@ -284,6 +283,7 @@ impl Closing {
         let Ok(written) = written.await else {
             return Err(writer.spiller.behind.failure());
         };
+        let written = written?;
         Ok(Run {
             facts: Arc::new(Facts {
                 file: written.file,
