@@ -909,3 +909,16 @@ fn the_top_of_a_task_s_plan_keeps_its_order() -> Result<()> {
     assert!(Arc::ptr_eq(&plan, &after), "{}", text(&after));
     Ok(())
 }
+
+#[test]
+fn a_task_s_rows_keep_the_order_that_its_top_hands_on() -> Result<()> {
+    // What stands on top of a stage hands rows on, and seldom says in which order.
+    let join: Arc<dyn ExecutionPlan> = Arc::new(full_join(2, PartitionMode::Partitioned)?);
+    assert!(join.output_ordering().is_some());
+    let by = Partitioning::Hash(vec![col("k", &join.schema())?], 2);
+    let top: Arc<dyn ExecutionPlan> = Arc::new(RepartitionExec::try_new(join, by)?);
+    assert!(top.output_ordering().is_none());
+    let after = rewrite_task_plan(Arc::clone(&top), &ConfigOptions::new())?;
+    assert!(Arc::ptr_eq(&top, &after), "{}", text(&after));
+    Ok(())
+}

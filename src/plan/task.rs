@@ -11,6 +11,7 @@ use std::sync::Arc;
 use datafusion_common::Result;
 use datafusion_common::config::ConfigOptions;
 use datafusion_physical_plan::ExecutionPlan;
+use datafusion_physical_plan::execution_plan::replace_children_if_necessary;
 
 use super::options::{Algorithm, GraceHashJoinOptions, Select};
 use super::rule::SpillableJoinSelection;
@@ -23,11 +24,12 @@ use super::rule::SpillableJoinSelection;
 ///   keeps its schema, partitioning and order. A node that is no hash join is never replaced.
 /// * Sizes are not looked at: statistics seldom travel, and the operator costs nothing while the
 ///   build side fits. Each node asks its own task's memory pool as it runs. So of
-///   [`GraceHashJoinOptions`], `enabled` counts and what concerns
-///   running; `algorithm`, `select` and `build_bytes` do not.
+///   [`GraceHashJoinOptions`], `enabled` counts and what concerns running; `algorithm`, `select`,
+///   `build_bytes` and `repartition_collect_left` do not.
 /// * Left alone are joins with one build side for several probe partitions (`CollectLeft`), joins
-///   whose order somebody above relies on, and joins with keys that cannot be computed again; each
-///   is one line of the log at level `debug`, with the reason.
+///   whose order somebody above relies on, in this task or in one that reads its rows, and joins
+///   with keys that cannot be computed again; each is one line of the log at level `debug`, with the
+///   reason.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -53,7 +55,16 @@ pub fn rewrite_task_plan(
     let options = GraceHashJoinOptions {
         algorithm: Algorithm::GraceAlone,
         select: Select::Always,
+        repartitions_collect_left: false,
         ..GraceHashJoinOptions::of(config)
     };
-    SpillableJoinSelection::new().select(plan, config, options, None)
+    let rule = SpillableJoinSelection::new();
+    // The top of a stage may be an engine's own node, which hands its input's rows on to tasks that
+    // rely on their order, and declares none itself. So the order of its input is kept.
+    let input = match plan.children().as_slice() {
+        [input] => Arc::clone(input),
+        _ => return rule.select(plan, config, options, None),
+    };
+    let input = rule.select(input, config, options, None)?;
+    replace_children_if_necessary(plan, vec![input])
 }
