@@ -46,10 +46,8 @@
 
 /// Where a chain goes on, and what is known of the row there.
 ///
-/// The bits are kept inverted: those of no row's link are all ones, so zero is free to mean "none", and
-/// a fresh directory is memory as the system hands it out.
+/// The bits are kept inverted: those of no row's link are all ones, so zero is free to mean "none".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(transparent)]
 pub(crate) struct Link(u32);
 
 impl Link {
@@ -83,7 +81,7 @@ const WALK_FACTOR: usize = 16;
 const ABREAST: usize = 16;
 
 /// The longest chains that are walked side by side.
-const ABREAST_LENGTH: usize = 512;
+const ABREAST_LENGTH: usize = 128;
 
 /// Chains of more rows are not searched for rows of one hash, and taken to have some.
 const LONG_CHAIN: usize = 8;
@@ -127,7 +125,8 @@ impl Layout {
 /// Loaded rows by hash, or by key.
 #[derive(Debug)]
 pub(crate) struct JoinTable {
-    heads: Vec<Link>,
+    /// Links, as numbers: those of zeros come from the system as they are.
+    heads: Vec<u32>,
     /// Empty if each chain is one row.
     next: Vec<Link>,
     rows: usize,
@@ -160,7 +159,7 @@ impl TableBuilder {
         debug_assert!(rows <= MAX_ROWS, "checked where rows are loaded");
         Self {
             table: JoinTable {
-                heads: vec![Link::NONE; slots],
+                heads: vec![Link::NONE.0; slots],
                 next: Vec::new(),
                 rows,
                 is_unique: true,
@@ -204,7 +203,7 @@ impl TableBuilder {
         for number in numbers.rev() {
             self.missing -= 1;
             let slot = slot(number);
-            let after = self.table.heads[slot];
+            let after = Link(self.table.heads[slot]);
             let mut last = layout.last;
             if after != Link::NONE {
                 last = 0;
@@ -216,7 +215,7 @@ impl TableBuilder {
                     self.table.is_unique = !has_twin(&self.table, after, number);
                 }
             }
-            self.table.heads[slot] = Link::new(self.missing | last | layout.tag(number));
+            self.table.heads[slot] = Link::new(self.missing | last | layout.tag(number)).0;
         }
     }
 
@@ -337,11 +336,11 @@ impl JoinTable {
         match self.address {
             Address::Hashed => {
                 let slots = self.heads.len() as u64;
-                out.extend(numbers.map(|hash| self.heads[slot_of(hash, slots)]));
+                out.extend(numbers.map(|hash| Link(self.heads[slot_of(hash, slots)])));
             }
             Address::Direct { smallest } => out.extend(numbers.map(|key| {
                 let head = self.heads.get(distance(key, smallest));
-                head.copied().unwrap_or(Link::NONE)
+                head.map_or(Link::NONE, |head| Link(*head))
             })),
         }
     }
@@ -414,11 +413,12 @@ impl JoinTable {
         let mut steps = most.saturating_mul(WALK_FACTOR);
         // Rows before this one are walked one by one.
         let mut alone = 0;
-        let mut lanes = vec![NO_ROW; ABREAST * ABREAST_LENGTH];
+        // What each of the chains side by side has, one after the other.
+        let mut lanes = [NO_ROW; ABREAST * ABREAST_LENGTH];
         while let Some(row) = streamed.rows.get(cursor.position) {
             if cursor.chain.is_none() && cursor.position >= alone {
-                let room = full - out.loaded.len();
-                if self.walk_abreast(streamed, cursor, &mut lanes, room, out) {
+                let limits = (full, &mut steps);
+                if self.walk_abreast(streamed, cursor, limits, &mut lanes, out) {
                     continue;
                 }
                 alone = cursor.position + ABREAST;
@@ -440,16 +440,20 @@ impl JoinTable {
         }
     }
 
-    /// Appends the candidates of the next rows if they have at most `room`, in chains that are not
-    /// long; else does nothing, and says so.
+    /// Appends the candidates of the next rows if they make no more than `full`, in chains that are not
+    /// long, and that take no more than the steps left; else appends nothing, and says so.
     fn walk_abreast(
         &self,
         streamed: &Streamed<'_>,
         cursor: &mut Cursor,
-        lanes: &mut [u32],
-        room: usize,
+        (full, steps): (usize, &mut usize),
+        lanes: &mut [u32; ABREAST * ABREAST_LENGTH],
         out: &mut Candidates,
     ) -> bool {
+        let room = full - out.loaded.len();
+        if room < ABREAST {
+            return false;
+        }
         let rows = &streamed.rows[cursor.position..];
         let rows = &rows[..rows.len().min(ABREAST)];
         let (mut links, mut tags) = ([Link::NONE; ABREAST], [0; ABREAST]);
@@ -459,15 +463,21 @@ impl JoinTable {
         }
         let mut lengths = [0; ABREAST];
         for _ in 0..ABREAST_LENGTH {
+            let mut walked = 0;
             for (lane, link) in links.iter_mut().enumerate() {
                 if *link != Link::NONE {
+                    walked += 1;
                     lanes[lane * ABREAST_LENGTH + lengths[lane]] = self.row(*link);
                     lengths[lane] += usize::from(self.agrees(*link, tags[lane]));
                     *link = self.after(*link);
                 }
             }
-            if links == [Link::NONE; ABREAST] {
+            if walked == 0 {
                 break;
+            }
+            *steps = steps.saturating_sub(walked);
+            if *steps == 0 {
+                return false;
             }
         }
         if links != [Link::NONE; ABREAST] || lengths.iter().sum::<usize>() > room {
@@ -671,6 +681,30 @@ mod tests {
         }
         assert!(out.loaded.is_empty());
         assert_eq!(steps, 100_000_usize.div_ceil(100 * WALK_FACTOR));
+    }
+
+    #[test]
+    fn the_work_of_one_step_is_bounded_where_each_slot_has_rows_of_another_key() {
+        // A hundred strangers in the slot of each of many streamed rows.
+        let table = table(&[1 << 31; 100]);
+        let hashes = vec![2; 1000];
+        let rows: Vec<u32> = (0..1000).collect();
+        let mut heads = Vec::new();
+        table.heads(hashes.iter().copied(), &mut heads);
+        let streamed = Streamed {
+            rows: &rows,
+            hashes: &hashes,
+            heads: &heads,
+        };
+        let (mut cursor, mut out) = (Cursor::default(), Candidates::default());
+        let mut calls = 0;
+        while cursor.position < rows.len() {
+            let before = cursor.position;
+            table.candidates(&streamed, &mut cursor, 100, &mut out);
+            assert!((cursor.position - before) * 100 <= 100 * WALK_FACTOR + 100);
+            calls += 1;
+        }
+        assert!(out.is_empty() && calls >= 1000 * 100 / (100 * WALK_FACTOR));
     }
 
     #[test]
