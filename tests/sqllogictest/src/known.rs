@@ -24,7 +24,7 @@ enum Why {
     /// Its only ORDER BY is inside a subquery and says nothing about the order outside. The rows
     /// are compared as a multiset, and must be right.
     InnerOrder,
-    /// DataFusion's own hash join fails it too, once it is partitioned: it takes the groups of
+    /// DataFusion's own joins fail it too, once they are partitioned: it takes the groups of
     /// `preserve_file_partitions` for partitions by hash.
     FileGroups,
     /// Its limit is too small for a join that spills: the pool is greedy, and a neighbour may have
@@ -58,7 +58,7 @@ fn find(file: &str, line: u32) -> Option<Why> {
 /// Whether a failure is none of ours.
 pub fn is_known(run: &Run, failure: &Failure) -> bool {
     match find(&failure.file, failure.line) {
-        Some(Why::FileGroups) => run.partitioned,
+        Some(Why::FileGroups) => run.partitioned || run.merge == Merge::Always,
         Some(Why::Floor) => run.merge == Merge::Never && failure.says("Resources exhausted"),
         Some(Why::Limit | Why::InnerOrder) | None => false,
     }

@@ -108,16 +108,10 @@ pub const ALL: &[Run] = &[
         ..BASE
     },
     Run {
-        name: "merge-appended",
-        about: "the same, with the rule appended after DataFusion's own",
-        place: Place::Appended,
-        merge: Merge::Always,
-        ..BASE
-    },
-    Run {
         name: "appended",
-        about: "as-written, with the rule appended after DataFusion's own",
+        about: "partitioned, with the rule appended after DataFusion's own",
         place: Place::Appended,
+        partitioned: true,
         ..BASE
     },
 ];
