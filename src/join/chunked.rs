@@ -23,7 +23,7 @@ use super::loaded::{Loaded, read_rows};
 use super::output::{Flow, Output};
 use super::probe::join_batch;
 use super::scan::{Ask, StreamedBatch};
-use super::split::Space;
+use super::space::Space;
 use crate::error;
 use crate::memory::{Lease, ROW_OVERHEAD, batch_bytes};
 use crate::semantics::{RowOutput, Side};

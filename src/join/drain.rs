@@ -30,7 +30,7 @@ use super::loaded::{Loaded, ReadAhead, read_run};
 use super::output::{Flow, Output};
 use super::probe::join_batch;
 use super::scan::{Ask, StreamedBatch};
-use super::split::{Space, output_bytes};
+use super::space::{Space, output_bytes};
 use crate::bucket::{Level, Scatter};
 #[cfg(feature = "testing")]
 use crate::config::SpillPolicy;

@@ -16,6 +16,7 @@
 //! | `builder` | what a join is, validated |
 //! | `stream` | the output stream: starts [`run`], carries the counters |
 //! | `build`, `split` | the build phase, before and after the first refusal |
+//! | `resident`, `space` | a bucket in memory; what covers buffers, writers and readers |
 //! | `victim` | which buckets go to disk |
 //! | `probe`, `scan`, `lookup` | routing probe rows; one streamed batch against the loaded rows |
 //! | `drain`, `chunked` | pairs of runs; the skew fallback |
@@ -50,7 +51,9 @@ mod lookup;
 mod null_aware;
 mod output;
 mod probe;
+mod resident;
 mod scan;
+mod space;
 mod split;
 mod stream;
 mod victim;

@@ -35,7 +35,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion_common::{NullEquality, Result};
 
 use super::context::{JoinContext, all_rows};
-use super::split::Space;
+use super::space::Space;
 use crate::keys::Keys;
 use crate::memory::Lease;
 use crate::semantics::Side;

@@ -16,99 +16,26 @@
 //! - *A batch larger than the share*: it exists already, so it is charged, after every resident
 //!   bucket was given up.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{Array, ArrayRef};
-use arrow::compute::concat;
-use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion_common::Result;
 
 use super::build::{Built, Held, RESERVED_BATCHES, hand_out_unmatched};
-use super::columns::max_merged_bytes;
-use super::context::{JoinContext, Rows, all_rows, new_batch};
+use super::context::{JoinContext, Rows, all_rows};
 use super::loaded::{Loaded, read_run};
 use super::null_aware::NullKeyWriter;
 use super::output::Output;
+use super::resident::Resident;
+use super::space::{Space, output_bytes};
 use super::victim;
 use crate::bucket::{Bloom, FanOut, Level, Scatter};
 use crate::config::SpillPolicy;
 use crate::error;
 use crate::keys::bucket_of;
-use crate::memory::{
-    Growing, Lease, Texts, WorkSpace, column_bytes, grows_in_place, stored_schema,
-};
+use crate::memory::{Lease, WorkSpace};
 use crate::semantics::Side;
 use crate::spill::{Pick, Run, RunWriter, finished};
-
-/// The working space of a join that spills, with the leases that cover it.
-pub(crate) struct Space {
-    pub(crate) plan: WorkSpace,
-    /// Shared with writes in flight, which outlive the stream by a moment.
-    floor: Arc<Lease>,
-    extra: Lease,
-    /// Bytes of a lease that the queue of writes has.
-    behind: usize,
-}
-
-impl Space {
-    pub(crate) fn fan_out(&self) -> FanOut {
-        FanOut::new(self.plan.fan_out)
-    }
-
-    /// A writer for one bucket's rows of one side.
-    pub(crate) fn writer(&self, ctx: &JoinContext, side: Side) -> RunWriter {
-        let what = match side {
-            Side::Build => "build rows",
-            Side::Probe => "probe rows",
-        };
-        self.writer_of(ctx, &ctx.side(side).schema, what)
-    }
-
-    /// A writer for rows of another schema.
-    pub(crate) fn writer_of(
-        &self,
-        ctx: &JoinContext,
-        schema: &SchemaRef,
-        what: &'static str,
-    ) -> RunWriter {
-        RunWriter::new(&ctx.spiller, schema, what, &self.floor)
-    }
-
-    fn held(&self) -> usize {
-        self.floor.bytes() + self.extra.bytes() + self.behind
-    }
-
-    /// For the drain phase, which reads: with as many buckets as that leaves memory for. The floor
-    /// is always enough for the fewest.
-    pub(crate) fn for_drain(mut self) -> Self {
-        while self.plan.fan_out > WorkSpace::FLOOR.fan_out {
-            let missing = self.plan.bytes().saturating_sub(self.held());
-            if self.extra.try_extend(missing) {
-                break;
-            }
-            self.plan.fan_out /= 2;
-            self.plan.buffer = WorkSpace::FLOOR.buffer;
-        }
-        self
-    }
-
-    /// Enlarges the buffers, for the most that was ever held, if there is room by now.
-    fn widen(&mut self, ctx: &JoinContext) {
-        let wide = self.plan.widened(peak_bytes(ctx));
-        if wide != self.plan
-            && self
-                .extra
-                .try_extend(wide.bytes().saturating_sub(self.held()))
-        {
-            self.plan = wide;
-            let more = self.extra.split(wide.behind.saturating_sub(self.behind));
-            self.behind += more.bytes();
-            ctx.spiller.write_behind(wide.buffer + self.behind, more);
-        }
-    }
-}
 
 /// A build side in buckets.
 pub(crate) struct Split {
@@ -126,13 +53,6 @@ pub(crate) struct Split {
 enum Bucket {
     Resident(Resident),
     Spilled(RunWriter),
-}
-
-/// A bucket in memory.
-struct Resident {
-    parts: Vec<Rows>,
-    lease: Lease,
-    tail: Tail,
 }
 
 /// A Bloom filter with the lease that covers it.
@@ -166,9 +86,7 @@ impl SpilledKeys {
             _lease: lease,
         })
     }
-}
 
-impl SpilledKeys {
     fn note<'a>(&mut self, hashes: impl Iterator<Item = &'a u64>) {
         for hash in hashes {
             self.bloom.insert(*hash);
@@ -206,12 +124,7 @@ impl Split {
         while !extra.try_extend(plan.bytes() - floor.bytes()) {
             plan.fan_out /= 2;
         }
-        let space = Space {
-            plan,
-            floor: Arc::new(floor),
-            extra,
-            behind: 0,
-        };
+        let space = Space::new(plan, floor, extra);
         let spilled = |bucket: usize| match ctx.join.config.spill() {
             SpillPolicy::Pressure => false,
             SpillPolicy::Half => bucket % 2 == 1,
@@ -262,12 +175,7 @@ impl Split {
         {
             plan.fan_out /= 2;
         }
-        let space = Space {
-            plan,
-            floor: Arc::new(headroom.split(floor)),
-            extra,
-            behind: 0,
-        };
+        let space = Space::new(plan, headroom.split(floor), extra);
         let reserve = headroom.split(RESERVED_BATCHES * largest);
         let sizes = bucket_bytes(rows, space.fan_out());
         let victims = victim::choose(&sizes, (plan.bytes() - floor).max(1));
@@ -597,12 +505,7 @@ impl Bucket {
         if is_spilled {
             Self::Spilled(space.writer(ctx, Side::Build))
         } else {
-            let lease = ctx.budget.empty();
-            Self::Resident(Resident {
-                parts: Vec::new(),
-                lease,
-                tail: Tail::default(),
-            })
+            Self::Resident(Resident::new(ctx))
         }
     }
 
@@ -619,119 +522,6 @@ impl Bucket {
             Self::Spilled(_) => 0,
         }
     }
-}
-
-impl Resident {
-    /// Makes one part of many, a column at a time, if memory for the largest column is granted: rows
-    /// are looked up in few parts much faster than in many.
-    fn merge(&mut self, ctx: &JoinContext) -> Result<()> {
-        let schema = stored_schema(&ctx.join.build.schema);
-        if self.parts.len() < 2 || !grows_in_place(&schema) {
-            return Ok(());
-        }
-        let column = |index: usize| {
-            let columns = self.parts.iter().map(move |part| part.batch.columns());
-            columns.filter_map(move |columns| columns.get(index).cloned())
-        };
-        let mut columns: Vec<Vec<ArrayRef>> = (0..schema.fields().len())
-            .map(|index| column(index).collect())
-            .collect();
-        let largest = columns
-            .iter()
-            .map(|column| column.iter().map(column_bytes).sum());
-        let rows: usize = self.parts.iter().map(Rows::len).sum();
-        let largest = largest.max().unwrap_or(0).max(rows * size_of::<u64>());
-        let is_mergeable = largest <= max_merged_bytes(ctx);
-        let Some(_copy) = ctx.budget.try_lease(largest).filter(|_| is_mergeable) else {
-            return Ok(());
-        };
-        let mut hashes = Vec::with_capacity(rows);
-        for part in std::mem::take(&mut self.parts) {
-            hashes.extend_from_slice(&part.hashes);
-        }
-        let merged = columns.iter_mut().map(|column| {
-            let column = std::mem::take(column);
-            let arrays: Vec<&dyn Array> = column.iter().map(AsRef::as_ref).collect();
-            concat(&arrays)
-        });
-        let merged = merged.collect::<Result<Vec<_>, _>>()?;
-        let merged = Rows::new(new_batch(&schema, merged, rows)?, hashes);
-        self.lease.settle(merged.bytes());
-        self.parts.push(merged);
-        Ok(())
-    }
-}
-
-/// Rows of a resident bucket that do not fill a buffer yet; like a write buffer, it is covered by
-/// the working space.
-#[derive(Default)]
-struct Tail {
-    rows: Option<Growing>,
-    hashes: Vec<u64>,
-    /// Their part of the values of dictionaries.
-    shared: usize,
-}
-
-impl Tail {
-    /// Appends rows until the buffer is full; returns those for which there is no room any more.
-    fn append<'a>(
-        &mut self,
-        ctx: &JoinContext,
-        from: &Rows,
-        rows: &'a [u32],
-        buffer: usize,
-    ) -> Result<&'a [u32]> {
-        let row_bytes = from.row_bytes().max(1);
-        let room = buffer.saturating_sub(self.bytes()) / row_bytes;
-        // A row wider than a buffer has one for itself.
-        let least = usize::from(self.hashes.is_empty());
-        let (now, later) = rows.split_at(room.max(least).min(rows.len()));
-        if now.is_empty() {
-            return Ok(later);
-        }
-        let most = (buffer / row_bytes).max(now.len());
-        if self.rows.is_none() {
-            let stored = stored_schema(&ctx.join.build.schema);
-            self.rows = Some(Growing::new(&stored, most, Texts::Within(buffer)));
-            self.hashes.reserve_exact(most);
-        }
-        if let Some(growing) = &mut self.rows {
-            growing.append_rows(&from.batch, now)?;
-        }
-        let hashes = now.iter().filter_map(|row| from.hashes.get(*row as usize));
-        self.hashes.extend(hashes);
-        self.shared += from.shared_by(now.len());
-        Ok(later)
-    }
-
-    fn bytes(&self) -> usize {
-        self.rows.as_ref().map_or(0, Growing::bytes) + size_of_val(&*self.hashes)
-    }
-
-    /// The rows; nothing if there are none.
-    fn finish(self) -> Result<Option<Rows>> {
-        let Some(rows) = self.rows else {
-            return Ok(None);
-        };
-        Ok(Some(Rows::sharing(
-            rows.finish()?,
-            self.hashes,
-            self.shared,
-        )))
-    }
-}
-
-/// The part of the most that was ever held that output batches may have, as a divisor.
-const OUTPUT_PART: usize = 32;
-
-/// What output batches that are worth handing out may have.
-pub(crate) fn output_bytes(ctx: &JoinContext) -> usize {
-    peak_bytes(ctx) / OUTPUT_PART
-}
-
-/// The most that was ever held: about what there is to share out.
-fn peak_bytes(ctx: &JoinContext) -> usize {
-    usize::try_from(ctx.stats.peak_bytes.get()).unwrap_or(usize::MAX)
 }
 
 fn check_disk(ctx: &JoinContext) -> Result<()> {
