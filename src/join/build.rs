@@ -73,7 +73,7 @@ pub(crate) async fn build(
 ) -> Result<Built> {
     let mut state = match ctx.join.config.spill() {
         SpillPolicy::Pressure => State::Plain(Plain::new(ctx)),
-        _ => State::Split(Split::forced(ctx)?),
+        _ => State::Split(Split::forced(ctx).await?),
     };
     while let Some(batch) = input.next().await.transpose()? {
         consume_budget().await;
@@ -263,7 +263,7 @@ impl Plain {
     /// After the first refusal: the NULL keys come out, or go to their run, everything else goes to
     /// its bucket. The batch that was refused, of `in_hand` bytes, waits for its turn.
     async fn split(self, ctx: &JoinContext, in_hand: usize, out: &mut Output) -> Result<Split> {
-        let mut split = Split::under_pressure(ctx, &self.rows, self.headroom, self.largest)?;
+        let mut split = Split::under_pressure(ctx, &self.rows, self.headroom, self.largest).await?;
         let _in_hand = split.cover(in_hand);
         for held in self.null_keys {
             split.add_null_keys(ctx, &held.rows, out).await?;

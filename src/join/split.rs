@@ -113,9 +113,12 @@ impl Split {
     ///
     /// # Errors
     /// If spilling is disabled, or memory is below the floor.
-    pub(crate) fn forced(ctx: &JoinContext) -> Result<Self> {
+    pub(crate) async fn forced(ctx: &JoinContext) -> Result<Self> {
         check_disk(ctx)?;
-        let floor = ctx.budget.require(WorkSpace::FLOOR.bytes(), "spilling")?;
+        let floor = ctx
+            .budget
+            .require(WorkSpace::FLOOR.bytes(), "spilling")
+            .await?;
         let mut extra = ctx.budget.empty();
         let mut plan = WorkSpace {
             fan_out: ctx.join.config.fan_out(),
@@ -152,7 +155,7 @@ impl Split {
     ///
     /// # Errors
     /// If spilling is disabled, or memory is below the floor.
-    pub(crate) fn under_pressure(
+    pub(crate) async fn under_pressure(
         ctx: &JoinContext,
         rows: &[Held<Rows>],
         mut headroom: Lease,
@@ -161,7 +164,7 @@ impl Split {
         check_disk(ctx)?;
         let floor = WorkSpace::FLOOR.bytes();
         let missing = floor.saturating_sub(headroom.bytes());
-        headroom.absorb(ctx.budget.require(missing, "spilling")?);
+        headroom.absorb(ctx.budget.require(missing, "spilling").await?);
         let held = ctx.budget.held();
         let most = ctx.join.config.fan_out();
         let mut plan = WorkSpace::narrow(held, most);
