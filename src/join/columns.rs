@@ -1,6 +1,7 @@
 //! Columns of loaded rows: in one piece where they are looked up in the order of the streamed rows and
 //! memory for merging was granted, in many otherwise.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, UInt32Array, UInt32Builder, new_null_array};
@@ -38,6 +39,8 @@ pub(crate) struct LoadedRows {
 pub(crate) struct Picked<'a> {
     rows: &'a [u32],
     indices: UInt32Array,
+    /// The piece of each row, and its number there, once somebody asks.
+    places: OnceCell<Vec<(usize, usize)>>,
 }
 
 impl<'a> Picked<'a> {
@@ -46,6 +49,7 @@ impl<'a> Picked<'a> {
         Self {
             rows,
             indices: indices(rows),
+            places: OnceCell::new(),
         }
     }
 
@@ -211,13 +215,20 @@ impl LoadedRows {
             .then(|| new_null_array(first.data_type(), 1));
         let mut arrays: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
         arrays.extend(none.as_deref());
+        if pieces.len() == 1 {
+            let at = |row: &u32| match row {
+                &NO_ROW => (1, 0),
+                row => (0, *row as usize),
+            };
+            let rows: Vec<(usize, usize)> = picked.rows.iter().map(at).collect();
+            return Ok(interleave(&arrays, &rows)?);
+        }
         let at = |row: &u32| match row {
             &NO_ROW => (pieces.len(), 0),
-            row if pieces.len() == 1 => (0, *row as usize),
             row => self.locate(*row),
         };
-        let rows: Vec<(usize, usize)> = picked.rows.iter().map(at).collect();
-        Ok(interleave(&arrays, &rows)?)
+        let places = || picked.rows.iter().map(at).collect();
+        Ok(interleave(&arrays, picked.places.get_or_init(places))?)
     }
 
     /// The piece of a row, and its number there.

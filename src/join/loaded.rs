@@ -83,13 +83,17 @@ impl Loaded {
             .into_iter()
             .map(|part| (part.batch, part.hashes))
             .unzip();
+        let address = Address::choose(ctx, side, (&batches, &hashes), &mut lease)?;
+        // What the hashes took is there for merging columns.
+        let freed: usize = hashes.iter().map(Vec::capacity).sum::<usize>() * size_of::<u64>();
+        drop(hashes);
+        lease.shrink_to(lease.bytes().saturating_sub(freed));
         let rows = LoadedRows::new(ctx, side, batches)?;
         let (keys, starts) = rows.keys(ctx, side)?;
-        let table = match direct_table(ctx, &keys, total, &mut lease) {
-            Some(table) => table,
-            None => hashed_table(&hashes, total),
+        let table = match address {
+            Address::Hashes(table) => table,
+            Address::Keys(range) => direct_table(&keys, total, range),
         };
-        drop(hashes);
         let matched = match ctx.join.semantics.rows(side) {
             RowOutput::Nothing => None,
             _ => Some(MatchedBits::new(total)),
@@ -144,31 +148,65 @@ impl keys::Visitor for Prepend<'_> {
     }
 }
 
-/// A table that is addressed by the keys, if they are whole numbers close together and memory for
-/// what it takes more than a hash table is granted.
-fn direct_table(
+/// What rows are found by.
+enum Address {
+    Hashes(JoinTable),
+    Keys(KeyRange),
+}
+
+impl Address {
+    /// By the keys, if they are whole numbers close together and memory for what that takes more than
+    /// a hash table is granted.
+    fn choose(
+        ctx: &JoinContext,
+        side: Side,
+        (batches, hashes): (&[RecordBatch], &[Vec<u64>]),
+        lease: &mut Lease,
+    ) -> Result<Self> {
+        let rows = batches.iter().map(RecordBatch::num_rows).sum();
+        if let Some(range) = direct_range(ctx, side, batches, rows)?
+            && lease.try_extend(direct_bytes(range, rows).saturating_sub(JoinTable::size_of(rows)))
+        {
+            return Ok(Self::Keys(range));
+        }
+        Ok(Self::Hashes(hashed_table(hashes, rows)))
+    }
+}
+
+/// The range of the keys, if a table of so many rows can be addressed by them.
+fn direct_range(
     ctx: &JoinContext,
-    keys: &[Vec<ArrayRef>],
+    side: Side,
+    batches: &[RecordBatch],
     rows: usize,
-    lease: &mut Lease,
-) -> Option<JoinTable> {
-    let column = || keys.iter().filter_map(|columns| columns.first());
-    let is_single = keys.iter().all(|columns| columns.len() == 1);
-    if !is_single || ctx.has_forced_collisions() {
-        return None;
+) -> Result<Option<KeyRange>> {
+    let types = ctx.side(side).keys.data_types();
+    if !matches!(types.as_slice(), [only] if keys::has_range(only)) || ctx.has_forced_collisions() {
+        return Ok(None);
+    }
+    let mut pieces = Vec::with_capacity(batches.len());
+    for batch in batches {
+        pieces.extend(ctx.unhashed_keys(side, batch)?.columns);
     }
     let most_slots = (rows * DIRECT_SLOTS_PER_ROW).max(DIRECT_SLOTS);
-    let KeyRange { smallest, span } = keys::key_range(column(), most_slots as u64 - 1)?;
-    let slots = usize::try_from(span).ok()? + 1;
-    let more = JoinTable::direct_size_of(rows, slots).saturating_sub(JoinTable::size_of(rows));
-    if !lease.try_extend(more) {
-        return None;
-    }
-    let mut table = TableBuilder::direct(rows, smallest, slots);
-    for column in column().collect::<Vec<_>>().into_iter().rev() {
+    Ok(keys::key_range(pieces.iter(), most_slots as u64 - 1))
+}
+
+fn direct_slots(range: KeyRange) -> usize {
+    // Checked against the most slots, which is a `usize`.
+    usize::try_from(range.span).unwrap_or(usize::MAX - 1) + 1
+}
+
+fn direct_bytes(range: KeyRange, rows: usize) -> usize {
+    JoinTable::direct_size_of(rows, direct_slots(range))
+}
+
+fn direct_table(keys: &[Vec<ArrayRef>], rows: usize, range: KeyRange) -> JoinTable {
+    let mut table = TableBuilder::direct(rows, range.smallest, direct_slots(range));
+    for column in keys.iter().rev().flatten() {
         keys::visit_ordinals(column, Prepend(&mut table));
     }
-    Some(table.finish())
+    table.finish()
 }
 
 /// A reader of a run that is to be loaded, ahead of its turn.

@@ -312,6 +312,7 @@ impl<'a> ProbeSplit<'a> {
         let keys = &streamed.keys;
         let can_match = |row: usize| keys.valid.as_ref().is_none_or(|valid| valid.is_valid(row));
         let mut misses = 0;
+        let filter = self.bloom.as_ref().and_then(SpilledKeys::to_ask);
         let is_here = |row: &u32| {
             let hash = keys.hashes.get(*row as usize).copied().unwrap_or_default();
             if !can_match(*row as usize) || !self.is_spilled(hash) {
@@ -319,15 +320,15 @@ impl<'a> ProbeSplit<'a> {
             }
             // The rows of its bucket are on disk, none of them with this key: the loaded rows,
             // none of which has it either, decide it as well as any.
-            let is_miss = self
-                .bloom
-                .as_ref()
-                .is_some_and(|keys| !keys.bloom.may_contain(hash));
+            let is_miss = filter.is_some_and(|keys| !keys.may_contain(hash));
             misses += usize::from(is_miss);
             is_miss
         };
         let (here, away): (Vec<u32>, Vec<u32>) =
             all_rows(streamed.batch.num_rows()).partition(is_here);
+        if let Some(keys) = &mut self.bloom {
+            keys.note_answers(away.len() + misses, misses);
+        }
         self.ctx.stats.bloom_misses.add(misses);
         let fan_out = self.space.fan_out();
         let scatter = Scatter::new(&keys.hashes, away.into_iter(), Level::FIRST, fan_out);

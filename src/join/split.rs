@@ -58,6 +58,8 @@ enum Bucket {
 /// A Bloom filter with the lease that covers it.
 pub(crate) struct SpilledKeys {
     pub(crate) bloom: Bloom,
+    /// Batches that are still to pass without asking.
+    pause: usize,
     _lease: Lease,
 }
 
@@ -69,6 +71,13 @@ const BLOOM_PART: usize = 32;
 /// The most bytes of a Bloom filter for each row seen at the first refusal and each bucket: two
 /// bytes a row keep it below half full if that was one bucket's worth of the build side.
 const BLOOM_BYTES_PER_ROW: usize = 2;
+
+/// The part of the rows that must miss the filter, as a divisor: what that saves of writing and
+/// reading is about what asking costs.
+const WORTH_ASKING: usize = 16;
+
+/// Batches that pass without asking after one of which too few rows missed.
+const PAUSE: usize = 15;
 
 impl SpilledKeys {
     /// The bytes of a filter for `rows` rows at the first refusal, of `bytes` bytes.
@@ -83,8 +92,22 @@ impl SpilledKeys {
         let bloom = is_covered.then(|| Bloom::new(bytes)).flatten()?;
         Some(Self {
             bloom,
+            pause: 0,
             _lease: lease,
         })
+    }
+
+    /// The filter, if asking it may pay for the next batch.
+    pub(crate) fn to_ask(&self) -> Option<&Bloom> {
+        (self.pause == 0).then_some(&self.bloom)
+    }
+
+    /// Learns from a batch: of the rows of buckets on disk, how many were asked about missed.
+    pub(crate) fn note_answers(&mut self, rows: usize, misses: usize) {
+        self.pause = match self.pause {
+            0 if misses * WORTH_ASKING < rows => PAUSE,
+            pause => pause.saturating_sub(1),
+        };
     }
 
     fn note<'a>(&mut self, hashes: impl Iterator<Item = &'a u64>) {

@@ -7,11 +7,11 @@
 use std::cmp::Ordering;
 
 use arrow::array::{
-    Array, ArrayAccessor, ArrayRef, AsArray, DynComparator, downcast_primitive_array,
-    make_comparator,
+    Array, ArrayAccessor, ArrayRef, AsArray, DynComparator, PrimitiveArray,
+    downcast_primitive_array, make_comparator,
 };
 use arrow::compute::SortOptions;
-use arrow::datatypes::{ArrowNativeTypeOp, DataType};
+use arrow::datatypes::{ArrowNativeTypeOp, ArrowPrimitiveType, DataType};
 use datafusion_common::{NullEquality, Result};
 
 /// Compares rows of the loaded side (in one or more chunks) with rows of one streamed batch.
@@ -25,9 +25,9 @@ pub(crate) struct KeyComparator<'a> {
 }
 
 enum ColumnComparator<'a> {
-    /// One chunk, no NULLs among candidates: compared by type.
+    /// No NULLs among candidates: compared by type.
     Typed {
-        loaded: &'a ArrayRef,
+        chunks: Vec<&'a ArrayRef>,
         streamed: &'a ArrayRef,
     },
     /// Anything else: arrow's comparator, one per chunk.
@@ -48,16 +48,15 @@ impl<'a> KeyComparator<'a> {
         let has_none =
             |keys: &ArrayRef| nulls == NullEquality::NullEqualsNothing || keys.null_count() == 0;
         let column = |(index, streamed): (usize, &'a ArrayRef)| {
-            if let [chunk] = loaded
-                && let Some(loaded) = chunk.get(index)
-                && has_none(loaded)
-                && has_none(streamed)
-                && is_typed(loaded.data_type())
-            {
-                return Ok(ColumnComparator::Typed { loaded, streamed });
-            }
             let chunks = loaded.iter().filter_map(|chunk| chunk.get(index));
-            let compare = |loaded: &ArrayRef| {
+            let chunks: Vec<&ArrayRef> = chunks.collect();
+            if is_typed(streamed.data_type())
+                && has_none(streamed)
+                && chunks.iter().all(|chunk| has_none(chunk))
+            {
+                return Ok(ColumnComparator::Typed { chunks, streamed });
+            }
+            let compare = |loaded: &&ArrayRef| {
                 Ok(make_comparator(
                     loaded.as_ref(),
                     streamed.as_ref(),
@@ -65,7 +64,7 @@ impl<'a> KeyComparator<'a> {
                 )?)
             };
             Ok(ColumnComparator::General(
-                chunks.map(compare).collect::<Result<_>>()?,
+                chunks.iter().map(compare).collect::<Result<_>>()?,
             ))
         };
         let columns = streamed
@@ -79,17 +78,25 @@ impl<'a> KeyComparator<'a> {
     /// Whether the keys of each pair are equal.
     pub(crate) fn are_equal(&self, loaded: &[u32], streamed: &[u32]) -> Vec<bool> {
         let mut are_equal = vec![true; loaded.len().min(streamed.len())];
-        let pairs = Pairs { loaded, streamed };
+        let places = match self.starts {
+            [] | [_] => Vec::new(),
+            starts => loaded.iter().map(|row| Place::of(starts, *row)).collect(),
+        };
+        let pairs = Pairs {
+            loaded,
+            places: &places,
+            streamed,
+        };
         for column in &self.columns {
             match column {
-                ColumnComparator::Typed {
-                    loaded: l,
-                    streamed: s,
-                } => typed(l, s, pairs, &mut are_equal),
-                ColumnComparator::General(chunks) => pairs.narrow(&mut are_equal, |l, s| {
-                    let chunk = self.starts.partition_point(|start| *start as usize <= l) - 1;
-                    chunks[chunk](l - self.starts[chunk] as usize, s) == Ordering::Equal
-                }),
+                ColumnComparator::Typed { chunks, streamed } => {
+                    typed(chunks, streamed, pairs, &mut are_equal);
+                }
+                ColumnComparator::General(chunks) => {
+                    pairs.narrow(&mut are_equal, chunks, |compare, l, s| {
+                        compare(l, s) == Ordering::Equal
+                    })
+                }
             }
         }
         are_equal
@@ -116,33 +123,88 @@ fn keep(rows: &mut Vec<u32>, flags: &[bool]) {
     rows.truncate(kept);
 }
 
+/// Where a loaded row is.
+#[derive(Clone, Copy)]
+struct Place {
+    chunk: u32,
+    /// Its number in the chunk.
+    row: u32,
+}
+
+impl Place {
+    fn of(starts: &[u32], row: u32) -> Self {
+        let chunk = starts.partition_point(|start| *start <= row) - 1;
+        Self {
+            row: row - starts[chunk],
+            // There are no more chunks than rows.
+            chunk: u32::try_from(chunk).unwrap_or(u32::MAX),
+        }
+    }
+}
+
 /// Pairs of rows.
 #[derive(Clone, Copy)]
 struct Pairs<'a> {
     loaded: &'a [u32],
+    /// Of the loaded rows, if there are several chunks.
+    places: &'a [Place],
     streamed: &'a [u32],
 }
 
 impl Pairs<'_> {
-    /// Clears the flags of the pairs that are not equal; asks where the flag is set.
-    fn narrow(self, flags: &mut [bool], is_equal: impl Fn(usize, usize) -> bool) {
-        for ((flag, l), s) in flags.iter_mut().zip(self.loaded).zip(self.streamed) {
-            *flag = *flag && is_equal(*l as usize, *s as usize);
+    /// Clears the flags of the pairs that are not equal; asks each chunk where the flag is set.
+    fn narrow<C>(
+        self,
+        flags: &mut [bool],
+        chunks: &[C],
+        is_equal: impl Fn(&C, usize, usize) -> bool,
+    ) {
+        let flags = flags.iter_mut().zip(self.streamed);
+        if let [chunk] = chunks {
+            for ((flag, s), l) in flags.zip(self.loaded) {
+                *flag = *flag && is_equal(chunk, *l as usize, *s as usize);
+            }
+        } else {
+            for ((flag, s), l) in flags.zip(self.places) {
+                let chunk = &chunks[l.chunk as usize];
+                *flag = *flag && is_equal(chunk, l.row as usize, *s as usize);
+            }
         }
     }
 
     /// The same, asking always: cheaper than a branch for values of one word.
-    fn narrow_all(self, flags: &mut [bool], is_equal: impl Fn(usize, usize) -> bool) {
-        for ((flag, l), s) in flags.iter_mut().zip(self.loaded).zip(self.streamed) {
-            *flag &= is_equal(*l as usize, *s as usize);
+    fn narrow_all<T: ArrowPrimitiveType>(
+        self,
+        flags: &mut [bool],
+        chunks: &[&ArrayRef],
+        streamed: &PrimitiveArray<T>,
+    ) {
+        // `is_eq` is the total order's equality, which for floats is not `==`.
+        let flags = flags.iter_mut().zip(self.streamed);
+        let streamed = streamed.values();
+        let chunks = chunks
+            .iter()
+            .map(|chunk| chunk.as_primitive::<T>().values());
+        let chunks: Vec<&[T::Native]> = chunks.map(AsRef::as_ref).collect();
+        if let [loaded] = chunks.as_slice() {
+            for ((flag, s), l) in flags.zip(self.loaded) {
+                *flag &= loaded[*l as usize].is_eq(streamed[*s as usize]);
+            }
+        } else {
+            for ((flag, s), l) in flags.zip(self.places) {
+                let loaded = chunks[l.chunk as usize][l.row as usize];
+                *flag &= loaded.is_eq(streamed[*s as usize]);
+            }
         }
     }
 
-    fn narrow_values<A: ArrayAccessor>(self, flags: &mut [bool], (l, s): (A, A))
+    fn narrow_values<A: ArrayAccessor>(self, flags: &mut [bool], chunks: &[A], streamed: &A)
     where
         A::Item: PartialEq,
     {
-        self.narrow(flags, |i, j| l.value(i) == s.value(j));
+        self.narrow(flags, chunks, |chunk, i, j| {
+            chunk.value(i) == streamed.value(j)
+        });
     }
 }
 
@@ -162,29 +224,26 @@ fn is_typed(key: &DataType) -> bool {
         )
 }
 
-/// Clears the flags of the pairs whose values in two arrays, of one type that [`is_typed`], differ;
-/// none of the values is NULL.
-fn typed(l: &ArrayRef, s: &ArrayRef, pairs: Pairs<'_>, flags: &mut [bool]) {
+/// Clears the flags of the pairs whose values in arrays of one type that [`is_typed`] differ; none of
+/// the values is NULL.
+fn typed(chunks: &[&ArrayRef], streamed: &ArrayRef, pairs: Pairs<'_>, flags: &mut [bool]) {
     macro_rules! values {
-        ($as:ident $(::<$t:ty>)?) => {
-            pairs.narrow_values(flags, (l.$as$(::<$t>)?(), s.$as$(::<$t>)?()))
-        };
+        ($as:ident $(::<$t:ty>)?) => {{
+            let chunks: Vec<_> = chunks.iter().map(|chunk| chunk.$as$(::<$t>)?()).collect();
+            pairs.narrow_values(flags, &chunks, &streamed.$as$(::<$t>)?())
+        }};
     }
     downcast_primitive_array! {
-        (l, s) => {
-            let (l, s) = (l.values(), s.values());
-            // `is_eq` is the total order's equality, which for floats is not `==`.
-            pairs.narrow_all(flags, |i, j| l[i].is_eq(s[j]));
-        }
-        (DataType::Boolean, _) => values!(as_boolean),
-        (DataType::Utf8, _) => values!(as_string::<i32>),
-        (DataType::LargeUtf8, _) => values!(as_string::<i64>),
-        (DataType::Utf8View, _) => values!(as_string_view),
-        (DataType::Binary, _) => values!(as_binary::<i32>),
-        (DataType::LargeBinary, _) => values!(as_binary::<i64>),
-        (DataType::BinaryView, _) => values!(as_binary_view),
-        (DataType::FixedSizeBinary(_), _) => values!(as_fixed_size_binary),
-        (other, _) => debug_assert!(false, "not typed: {other}"),
+        streamed => pairs.narrow_all(flags, chunks, streamed),
+        DataType::Boolean => values!(as_boolean),
+        DataType::Utf8 => values!(as_string::<i32>),
+        DataType::LargeUtf8 => values!(as_string::<i64>),
+        DataType::Utf8View => values!(as_string_view),
+        DataType::Binary => values!(as_binary::<i32>),
+        DataType::LargeBinary => values!(as_binary::<i64>),
+        DataType::BinaryView => values!(as_binary_view),
+        DataType::FixedSizeBinary(_) => values!(as_fixed_size_binary),
+        other => debug_assert!(false, "not typed: {other}"),
     }
 }
 

@@ -19,7 +19,7 @@ use datafusion_common::{NullEquality, Result};
 
 pub(crate) use compare::KeyComparator;
 pub(crate) use hash::{bucket_of, remixed};
-pub(crate) use ordinal::{KeyRange, Visitor, key_range, visit_ordinals};
+pub(crate) use ordinal::{KeyRange, Visitor, has_range, key_range, visit_ordinals};
 
 use crate::error;
 

@@ -4,7 +4,7 @@
 //! A signed number is extended with its sign and taken modulo 2^64, so the distance between two keys
 //! is the difference of their numbers modulo 2^64, whatever their signs.
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::{Array, ArrayRef, new_empty_array};
 use arrow::datatypes::{ArrowNativeType, DataType};
 
 /// The numbers from the smallest key to the largest.
@@ -66,6 +66,12 @@ macro_rules! with_values {
             _ => $otherwise,
         }
     }};
+}
+
+/// Whether keys of this type are whole numbers.
+pub(crate) fn has_range(data_type: &DataType) -> bool {
+    let column = &new_empty_array(data_type);
+    with_values!(column, values => values.is_empty(), else false)
 }
 
 /// Keys that are looked at before it is asked whether their range is too large already.
