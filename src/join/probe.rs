@@ -249,8 +249,39 @@ struct ProbeSplit<'a> {
     space: Space,
     output_bytes: usize,
     buckets: Vec<ProbeBucket>,
+    /// Of each bucket, whether its rows are.
+    is_on_disk: Vec<bool>,
     /// Build rows that come out if there is no probe row.
     null_keys: Option<Run>,
+}
+
+/// Row numbers that are picked without a branch.
+struct Picks {
+    rows: Vec<u32>,
+    picked: usize,
+}
+
+impl Picks {
+    /// Out of `most` rows.
+    fn new(most: usize) -> Self {
+        Self {
+            rows: vec![0; most],
+            picked: 0,
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, row: u32, is_picked: bool) {
+        if let Some(slot) = self.rows.get_mut(self.picked) {
+            *slot = row;
+        }
+        self.picked += usize::from(is_picked);
+    }
+
+    fn finish(mut self) -> Vec<u32> {
+        self.rows.truncate(self.picked);
+        self.rows
+    }
 }
 
 #[expect(
@@ -280,6 +311,7 @@ impl<'a> ProbeSplit<'a> {
                 probe: space.writer(ctx, Side::Probe),
             },
         };
+        let is_on_disk = runs.iter().map(Option::is_some).collect();
         let buckets = runs.into_iter().map(bucket).collect();
         Self {
             ctx,
@@ -287,14 +319,13 @@ impl<'a> ProbeSplit<'a> {
             space,
             output_bytes,
             buckets,
+            is_on_disk,
             null_keys,
         }
     }
 
     fn has_build_rows(&self) -> bool {
-        self.buckets
-            .iter()
-            .any(|b| matches!(b, ProbeBucket::Spilled { .. }))
+        self.is_on_disk.contains(&true)
     }
 
     fn slice_rows(&self) -> usize {
@@ -303,7 +334,7 @@ impl<'a> ProbeSplit<'a> {
 
     fn is_spilled(&self, hash: u64) -> bool {
         let bucket = bucket_of(hash, Level::FIRST, self.space.fan_out()).index();
-        matches!(self.buckets.get(bucket), Some(ProbeBucket::Spilled { .. }))
+        self.is_on_disk.get(bucket).copied().unwrap_or_default()
     }
 
     /// Writes the rows whose bucket is on disk; returns the others.
@@ -313,25 +344,27 @@ impl<'a> ProbeSplit<'a> {
         let can_match = |row: usize| keys.valid.as_ref().is_none_or(|valid| valid.is_valid(row));
         let mut misses = 0;
         let filter = self.bloom.as_ref().and_then(SpilledKeys::to_ask);
-        let is_here = |row: &u32| {
-            let hash = keys.hashes.get(*row as usize).copied().unwrap_or_default();
-            if !can_match(*row as usize) || !self.is_spilled(hash) {
-                return true;
-            }
+        let rows = streamed.batch.num_rows();
+        let mut here = Picks::new(rows);
+        let mut away = Picks::new(rows);
+        for (row, hash) in all_rows(rows).zip(&keys.hashes) {
+            let mut is_away = self.is_spilled(*hash) && can_match(row as usize);
             // The rows of its bucket are on disk, none of them with this key: the loaded rows,
             // none of which has it either, decide it as well as any.
-            let is_miss = filter.is_some_and(|keys| !keys.may_contain(hash));
-            misses += usize::from(is_miss);
-            is_miss
-        };
-        let (here, away): (Vec<u32>, Vec<u32>) =
-            all_rows(streamed.batch.num_rows()).partition(is_here);
+            if is_away && filter.is_some_and(|keys| !keys.may_contain(*hash)) {
+                misses += 1;
+                is_away = false;
+            }
+            here.push(row, !is_away);
+            away.push(row, is_away);
+        }
+        let (here, away) = (here.finish(), away.finish());
         if let Some(keys) = &mut self.bloom {
             keys.note_answers(away.len() + misses, misses);
         }
         self.ctx.stats.bloom_misses.add(misses);
         let fan_out = self.space.fan_out();
-        let scatter = Scatter::new(&keys.hashes, away.into_iter(), Level::FIRST, fan_out);
+        let scatter = Scatter::new(&keys.hashes, away.iter().copied(), Level::FIRST, fan_out);
         self.ctx.stats.probe_nanos.add_since(start);
         let pick = Pick::new(&streamed.batch, &keys.hashes);
         let buffer = self.space.plan.buffer;
