@@ -134,6 +134,7 @@ mod join;
 mod keys;
 mod memory;
 mod semantics;
+mod sleep;
 mod spill;
 mod stats;
 mod table;

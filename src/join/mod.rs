@@ -50,6 +50,7 @@ mod loaded;
 mod lookup;
 mod null_aware;
 mod output;
+mod patience;
 mod probe;
 mod resident;
 mod scan;

@@ -26,6 +26,7 @@ use super::context::{JoinContext, Rows, all_rows};
 use super::loaded::{Loaded, read_run};
 use super::null_aware::NullKeyWriter;
 use super::output::Output;
+use super::patience::require;
 use super::resident::Resident;
 use super::space::{Space, output_bytes};
 use super::victim;
@@ -138,10 +139,7 @@ impl Split {
     /// If spilling is disabled, or memory is below the floor.
     pub(crate) async fn forced(ctx: &JoinContext) -> Result<Self> {
         check_disk(ctx)?;
-        let floor = ctx
-            .budget
-            .require(WorkSpace::FLOOR.bytes(), "spilling")
-            .await?;
+        let floor = require(ctx, WorkSpace::FLOOR.bytes(), "spilling").await?;
         let mut extra = ctx.budget.empty();
         let mut plan = WorkSpace {
             fan_out: ctx.join.config.fan_out(),
@@ -187,7 +185,7 @@ impl Split {
         check_disk(ctx)?;
         let floor = WorkSpace::FLOOR.bytes();
         let missing = floor.saturating_sub(headroom.bytes());
-        headroom.absorb(ctx.budget.require(missing, "spilling").await?);
+        headroom.absorb(require(ctx, missing, "spilling").await?);
         let held = ctx.budget.held();
         let most = ctx.join.config.fan_out();
         let mut plan = WorkSpace::narrow(held, most);

@@ -4,8 +4,6 @@
 //! over the pairs, with the column's type known outside the loop, that clears a flag for each pair that
 //! is not equal, and survivors are moved to the front without a branch.
 
-use std::cmp::Ordering;
-
 use arrow::array::{
     Array, ArrayAccessor, ArrayRef, AsArray, DynComparator, PrimitiveArray,
     downcast_primitive_array, make_comparator,
@@ -93,9 +91,8 @@ impl<'a> KeyComparator<'a> {
                     typed(chunks, streamed, pairs, &mut are_equal);
                 }
                 ColumnComparator::General(chunks) => {
-                    pairs.narrow(&mut are_equal, chunks, |compare, l, s| {
-                        compare(l, s) == Ordering::Equal
-                    })
+                    let is_equal = |compare: &DynComparator, l, s| compare(l, s).is_eq();
+                    pairs.narrow(&mut are_equal, chunks, is_equal);
                 }
             }
         }

@@ -9,7 +9,6 @@ use datafusion_execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
 };
 
-use super::patience::Patience;
 use super::space::WorkSpace;
 use crate::error;
 use crate::stats::StatsCell;
@@ -108,37 +107,38 @@ impl Budget {
         self.ask(bytes).then(|| self.lease(bytes))
     }
 
-    /// Asks for bytes without which the join cannot go on, `what` they are for. A refusal stands once
-    /// there is nothing to be expected from others in the pool.
+    /// Asks for bytes without which the join cannot go on, `what` they are for.
     ///
     /// # Errors
     /// `ResourcesExhausted`, if the pool refuses.
-    pub(crate) async fn require(self: &Arc<Self>, bytes: usize, what: &str) -> Result<Lease> {
+    pub(crate) fn require(self: &Arc<Self>, bytes: usize, what: &str) -> Result<Lease> {
         if bytes == 0 {
             return Ok(self.empty());
         }
-        let mut patience = Patience::new(self.others());
-        loop {
-            let Err(cause) = self.reservation.try_grow(bytes) else {
+        match self.reservation.try_grow(bytes) {
+            Ok(()) => {
                 self.note_peak();
-                return Ok(self.lease(bytes));
-            };
-            let is_possible = self.limit.is_some_and(|limit| bytes <= limit);
-            if !is_possible || !patience.wait(self.others()).await {
-                return Err(error::below_floor(
-                    self.partition,
-                    what,
-                    bytes,
-                    self.held(),
-                    self.limit,
-                    &cause,
-                ));
+                Ok(self.lease(bytes))
             }
+            Err(cause) => Err(error::below_floor(
+                self.partition,
+                what,
+                bytes,
+                self.held(),
+                self.limit,
+                &cause,
+            )),
         }
     }
 
+    /// Whether the pool could ever grant `bytes` more.
+    pub(crate) fn is_possible(&self, bytes: usize) -> bool {
+        self.limit
+            .is_some_and(|limit| self.held().saturating_add(bytes) <= limit)
+    }
+
     /// What others in the pool hold.
-    fn others(&self) -> usize {
+    pub(crate) fn others(&self) -> usize {
         self.pool.reserved().saturating_sub(self.held())
     }
 
@@ -301,9 +301,6 @@ mod tests {
     use super::*;
     use datafusion_execution::memory_pool::{FairSpillPool, GreedyMemoryPool};
 
-    /// Shorter than a wait for what stands still.
-    const STEP: std::time::Duration = std::time::Duration::from_millis(100);
-
     fn budget(pool: &Arc<dyn MemoryPool>, partitions: usize) -> Arc<Budget> {
         let partitions = Partitions::enter(partitions, &Arc::default());
         Budget::register(pool, 0, partitions, Arc::default())
@@ -382,31 +379,11 @@ mod tests {
         assert!(budget.try_lease(200).is_some());
     }
 
-    #[tokio::test]
-    async fn a_floor_that_others_hold_is_waited_for_while_they_move() {
-        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1000));
-        let neighbour = MemoryConsumer::new("neighbour").register(&pool);
-        neighbour.grow(900);
-        let budget = budget(&pool, 1);
-        assert!(budget.require(400, "spilling").await.is_err());
-        let gives_back = async {
-            for _ in 0..9 {
-                tokio::task::spawn_blocking(|| std::thread::sleep(STEP))
-                    .await
-                    .unwrap();
-                neighbour.shrink(100);
-            }
-        };
-        let (lease, ()) = futures::join!(budget.require(1000, "spilling"), gives_back);
-        assert_eq!(lease.unwrap().bytes(), 1000);
-    }
-
-    #[tokio::test]
-    async fn what_is_below_the_floor_is_an_error_that_names_the_limit_and_the_option() {
+    #[test]
+    fn what_is_below_the_floor_is_an_error_that_names_the_limit_and_the_option() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1000));
         let error = budget(&pool, 1)
             .require(2000, "write buffers")
-            .await
             .unwrap_err()
             .to_string();
         for part in ["partition 0", "2000", "1000", "write buffers", "fan_out"] {

@@ -10,7 +10,6 @@
 //! - **M2** The reservation's size is the sum of its leases.
 
 mod budget;
-mod patience;
 mod size;
 mod space;
 mod stored;

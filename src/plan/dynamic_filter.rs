@@ -42,6 +42,7 @@ use tokio::sync::watch;
 use super::bounds::{BuildSummary, ListLimits};
 use super::exec::partition_counts;
 use crate::join::BuildObserver;
+use crate::sleep::sleep;
 
 /// How long a partition waits at least for one that was not polled yet: short enough not to be
 /// noticed where streams are read one after the other.
@@ -285,8 +286,7 @@ impl Round {
     async fn wait_for_the_others(&self, mut closed: watch::Receiver<bool>) -> bool {
         for _ in 0..MOST_PATIENCE {
             let before = naps();
-            // A sleep that works without the runtime's timer, which a caller need not enable.
-            let patience = tokio::task::spawn_blocking(|| std::thread::sleep(PATIENCE));
+            let patience = sleep(PATIENCE).boxed();
             let closed = closed.wait_for(|is_closed| *is_closed).boxed();
             select(closed, patience).await;
             if self.is_under_way() || *self.closed.borrow() {
@@ -578,9 +578,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn an_idle_runtime_is_not_waited_for_long() -> Result<()> {
         // Its threads are asleep: this is polled by the test's own.
-        tokio::task::spawn_blocking(|| std::thread::sleep(PATIENCE / 5))
-            .await
-            .unwrap();
+        sleep(PATIENCE / 5).await;
         let plan = Plan::new(2, NOTHING)?;
         let start = std::time::Instant::now();
         plan.started(0, &[Some(7)])?.built().await?;
