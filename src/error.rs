@@ -4,6 +4,7 @@
 //! `execution` for what went wrong while running, `internal` for a bug of ours.
 
 use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
 use datafusion_common::{DataFusionError, JoinType};
 
 fn plan(message: String) -> DataFusionError {
@@ -63,6 +64,19 @@ pub(crate) fn output_schema(expected: &str, got: &str) -> DataFusionError {
 
 pub(crate) fn internal(message: impl Into<String>) -> DataFusionError {
     DataFusionError::Internal(message.into())
+}
+
+/// More words than the keys of a dictionary can number; fewer rows have fewer.
+pub(crate) fn too_many_words() -> DataFusionError {
+    ArrowError::DictionaryKeyOverflowError.into()
+}
+
+/// Whether it is [`too_many_words`].
+pub(crate) fn is_too_many_words(error: &DataFusionError) -> bool {
+    let DataFusionError::ArrowError(error, _) = error else {
+        return false;
+    };
+    matches!(**error, ArrowError::DictionaryKeyOverflowError)
 }
 
 pub(crate) fn filter_side() -> DataFusionError {

@@ -25,7 +25,7 @@ use super::probe::join_batch;
 use super::scan::{Ask, StreamedBatch};
 use super::space::Space;
 use crate::error;
-use crate::memory::{Lease, ROW_OVERHEAD, batch_bytes};
+use crate::memory::{Lease, ROW_OVERHEAD, Unshare, batch_bytes};
 use crate::semantics::{RowOutput, Side};
 use crate::spill::{ReadAs, Run, RunReader, RunWriter};
 use crate::table::MatchedBits;
@@ -85,6 +85,8 @@ struct Chunks<'a> {
     frames: usize,
     /// Rows that were read but are over the most of their chunk.
     rest: Option<Rows>,
+    /// For the parts of one chunk.
+    unshare: Unshare,
     rows_left: u64,
 }
 
@@ -98,6 +100,7 @@ impl<'a> Chunks<'a> {
             reader: None,
             frames: 0,
             rest: None,
+            unshare: Unshare::default(),
             rows_left,
         }
     }
@@ -111,6 +114,7 @@ impl<'a> Chunks<'a> {
         if self.is_done() {
             return Ok(None);
         }
+        self.unshare = Unshare::default();
         let mut parts: Vec<Rows> = Vec::new();
         let mut rows = 0_usize;
         let mut bytes = 0;
@@ -176,7 +180,7 @@ impl<'a> Chunks<'a> {
         let batch = reader.next().await?.ok_or_else(ended)?;
         self.frames += 1;
         self.reader = Some((reader, None));
-        read_rows(ctx, self.source.side, &batch)
+        read_rows(ctx, self.source.side, (&batch, &mut self.unshare))
     }
 
     /// While streamed rows are read, this reader stays open only if there is memory for what it holds:

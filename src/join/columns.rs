@@ -4,10 +4,9 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, UInt32Array, UInt32Builder, new_null_array};
-use arrow::compute::{concat, interleave, take};
+use arrow::array::{Array, ArrayRef, AsArray, UInt32Array, UInt32Builder, new_null_array};
+use arrow::compute::take;
 use arrow::datatypes::{DataType, SchemaRef};
-use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use datafusion_common::Result;
 
@@ -16,7 +15,8 @@ use super::context::{JoinContext, new_batch};
 use crate::error;
 use crate::keys;
 use crate::memory::{
-    collect_views, column_bytes, columns_bytes, needed_bytes, restored_column, widest_value,
+    collect_views, column_bytes, columns_bytes, concat_within, interleave_within, needed_bytes,
+    restored_column, widest_value,
 };
 use crate::semantics::Side;
 use crate::table::NO_ROW;
@@ -125,6 +125,9 @@ impl LoadedRows {
             };
             needed += column.pieces().iter().map(needed_bytes).sum::<usize>();
             widest += column.pieces().iter().map(widest_value).max().unwrap_or(0);
+            let (bytes, most) = column.words_bytes();
+            needed += bytes;
+            widest += most;
             columns.push(column);
         }
         Ok(Self {
@@ -160,7 +163,8 @@ impl LoadedRows {
     /// Column `index` of the given rows.
     ///
     /// # Errors
-    /// If arrow cannot gather the column's type.
+    /// If arrow cannot gather the column's type; [`error::is_too_many_words`] if fewer rows can be
+    /// gathered.
     pub(crate) fn gather(&self, index: usize, picked: &Picked<'_>) -> Result<ArrayRef> {
         let column = self.columns.get(index);
         let column = column.ok_or_else(|| error::internal("a loaded column is missing"))?;
@@ -221,14 +225,15 @@ impl LoadedRows {
                 row => (0, *row as usize),
             };
             let rows: Vec<(usize, usize)> = picked.rows.iter().map(at).collect();
-            return Ok(interleave(&arrays, &rows)?);
+            return interleave_within(&arrays, &rows)?.ok_or_else(error::too_many_words);
         }
         let at = |row: &u32| match row {
             &NO_ROW => (pieces.len(), 0),
             row => self.locate(*row),
         };
         let places = || picked.rows.iter().map(at).collect();
-        Ok(interleave(&arrays, picked.places.get_or_init(places))?)
+        let rows = picked.places.get_or_init(places);
+        interleave_within(&arrays, rows)?.ok_or_else(error::too_many_words)
     }
 
     /// The piece of a row, and its number there.
@@ -286,6 +291,20 @@ impl LoadedColumn {
         }
     }
 
+    /// The bytes of words that are copied where rows of many pieces are gathered, and of the widest.
+    fn words_bytes(&self) -> (usize, usize) {
+        let words = |piece: &ArrayRef| Some(Arc::clone(piece.as_any_dictionary_opt()?.values()));
+        let words: Vec<ArrayRef> = self.pieces().iter().filter_map(words).collect();
+        let is_one = |pair: &[ArrayRef]| matches!(pair, [a, b] if Arc::ptr_eq(a, b));
+        if words.windows(2).all(is_one) {
+            return (0, 0);
+        }
+        (
+            words.iter().map(needed_bytes).sum(),
+            words.iter().map(widest_value).max().unwrap_or(0),
+        )
+    }
+
     fn pieces(&self) -> &[ArrayRef] {
         match self {
             Self::Merged(array) => std::slice::from_ref(array),
@@ -314,12 +333,9 @@ fn merge(ctx: &JoinContext, pieces: Vec<ArrayRef>) -> Result<LoadedColumn> {
     let Some(copy) = ctx.budget.try_lease(bytes) else {
         return Ok(LoadedColumn::Pieces(pieces));
     };
-    let arrays: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
-    let merged = match concat(&arrays) {
-        Ok(merged) => merged,
-        // Each piece has few enough values for the type of its keys; all of them have not.
-        Err(ArrowError::DictionaryKeyOverflowError) => return Ok(LoadedColumn::Pieces(pieces)),
-        Err(error) => return Err(error.into()),
+    // Each piece has few enough words for the type of its keys; all of them may not have.
+    let Some(merged) = concat_within(&pieces)? else {
+        return Ok(LoadedColumn::Pieces(pieces));
     };
     drop(pieces);
     // Every output batch of views would otherwise hold on to each piece's buffer by itself.

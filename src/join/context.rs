@@ -13,7 +13,8 @@ use super::builder::{GraceHashJoin, SideSpec};
 use crate::error;
 use crate::keys::Keys;
 use crate::memory::{
-    Budget, ROW_OVERHEAD, batch_bytes, compact, needed_bytes, restored, rows_bytes, shared_bytes,
+    Budget, ROW_OVERHEAD, batch_bytes, collect_words, compact, needed_bytes, restored, rows_bytes,
+    words_bytes_of_row,
 };
 use crate::semantics::Side;
 use crate::spill::Spiller;
@@ -187,7 +188,7 @@ pub(crate) fn take_rows(batch: &RecordBatch, rows: &[u32]) -> Result<RecordBatch
     let columns = batch
         .columns()
         .iter()
-        .map(|column| Ok(take(column, &indices, None)?));
+        .map(|column| collect_words(&take(column, &indices, None)?));
     compact(&new_batch(
         batch.schema_ref(),
         columns.collect::<Result<_>>()?,
@@ -200,32 +201,22 @@ pub(crate) fn take_rows(batch: &RecordBatch, rows: &[u32]) -> Result<RecordBatch
 pub(crate) struct Rows {
     pub(crate) batch: RecordBatch,
     pub(crate) hashes: Vec<u64>,
-    /// Their part of the values of dictionaries that they share with others.
-    shared: usize,
+    /// The bytes of words of dictionaries that are counted with rows before them.
+    counted: usize,
 }
 
 impl Rows {
     pub(crate) fn new(batch: RecordBatch, hashes: Vec<u64>) -> Self {
-        let shared = shared_bytes(&batch);
+        Self::sharing(batch, hashes, 0)
+    }
+
+    /// Rows of which `counted` bytes are words that rows before them have too.
+    pub(crate) fn sharing(batch: RecordBatch, hashes: Vec<u64>, counted: usize) -> Self {
         Self {
             batch,
             hashes,
-            shared,
+            counted,
         }
-    }
-
-    /// Rows with `shared` bytes of dictionaries that others have too.
-    pub(crate) fn sharing(batch: RecordBatch, hashes: Vec<u64>, shared: usize) -> Self {
-        Self {
-            batch,
-            hashes,
-            shared,
-        }
-    }
-
-    /// The part of the values of dictionaries that so many of the rows have.
-    pub(crate) fn shared_by(&self, rows: usize) -> usize {
-        self.shared / self.len().max(1) * rows
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -234,23 +225,20 @@ impl Rows {
 
     /// The bytes that holding them takes.
     pub(crate) fn bytes(&self) -> usize {
-        let own = batch_bytes(&self.batch) - shared_bytes(&self.batch);
-        own + self.shared + self.hashes.capacity() * size_of::<u64>()
+        let rows = batch_bytes(&self.batch).saturating_sub(self.counted);
+        rows + self.hashes.capacity() * size_of::<u64>()
     }
 
     /// The mean bytes of a row by itself.
     pub(crate) fn row_bytes(&self) -> usize {
-        size_of::<u64>() + rows_bytes(&self.batch) / self.len().max(1)
+        let columns = rows_bytes(&self.batch) / self.len().max(1);
+        size_of::<u64>() + columns + words_bytes_of_row(&self.batch)
     }
 
     pub(crate) fn take(&self, rows: &[u32]) -> Result<Self> {
         let mut hashes = Vec::with_capacity(rows.len());
         hashes.extend(rows.iter().filter_map(|row| self.hashes.get(*row as usize)));
-        Ok(Self {
-            hashes,
-            batch: take_rows(&self.batch, rows)?,
-            shared: self.shared_by(rows.len()),
-        })
+        Ok(Self::new(take_rows(&self.batch, rows)?, hashes))
     }
 }
 

@@ -19,7 +19,7 @@ use super::columns::{LoadedRows, max_merged_bytes};
 use super::context::{JoinContext, Rows};
 use crate::error;
 use crate::keys::{self, KeyRange};
-use crate::memory::{Growing, Lease, READER_BYTES, Texts, grows_in_place, restored_extra, unshare};
+use crate::memory::{Growing, Lease, READER_BYTES, Texts, Unshare, grows_in_place, restored_extra};
 use crate::semantics::{RowOutput, Side};
 use crate::spill::{ReadAs, Run, RunReader};
 use crate::table::{JoinTable, MAX_ROWS, MatchedBits, TableBuilder};
@@ -268,9 +268,10 @@ pub(crate) async fn read_run(
         return Ok(Some((grown(ctx, side, run, reader).await?, lease)));
     }
     let mut parts = Vec::new();
+    let mut unshare = Unshare::default();
     let mut used = table + restored_extra(&ctx.side(side).schema, rows);
     while let Some(batch) = reader.next().await? {
-        let part = read_rows(ctx, side, &batch)?;
+        let part = read_rows(ctx, side, (&batch, &mut unshare))?;
         used += part.bytes();
         if !lease.try_cover(used) {
             return Ok(None);
@@ -310,7 +311,11 @@ async fn grown(
         if count > 1 && growing.rows() > 0 && is_full {
             parts.push(finish(std::mem::replace(&mut growing, empty()))?);
         }
-        growing.append(&batch)?;
+        if !growing.append(&batch)? {
+            return Err(error::internal(
+                "numbers and texts have no words to be numbered",
+            ));
+        }
     }
     parts.push(finish(growing)?);
     Ok(parts)
@@ -320,7 +325,12 @@ async fn grown(
 ///
 /// # Errors
 /// If their keys cannot be computed.
-pub(crate) fn read_rows(ctx: &JoinContext, side: Side, batch: &RecordBatch) -> Result<Rows> {
+pub(crate) fn read_rows(
+    ctx: &JoinContext,
+    side: Side,
+    (batch, unshare): (&RecordBatch, &mut Unshare),
+) -> Result<Rows> {
     let keys = ctx.keys(side, batch)?;
-    Ok(Rows::new(unshare(batch)?, keys.hashes))
+    let (rows, counted) = unshare.rows(batch)?;
+    Ok(Rows::sharing(rows, keys.hashes, counted))
 }

@@ -73,12 +73,12 @@ impl Resident {
 pub(super) struct Tail {
     rows: Option<Growing>,
     hashes: Vec<u64>,
-    /// Their part of the values of dictionaries.
-    shared: usize,
 }
 
 impl Tail {
     /// Appends rows until the buffer is full; returns those for which there is no room any more.
+    /// Where a dictionary cannot number the words of more of them, it is full too: there are rows in
+    /// it then.
     pub(super) fn append<'a>(
         &mut self,
         ctx: &JoinContext,
@@ -100,12 +100,13 @@ impl Tail {
             self.rows = Some(Growing::new(&stored, most, Texts::Within(buffer)));
             self.hashes.reserve_exact(most);
         }
-        if let Some(growing) = &mut self.rows {
-            growing.append_rows(&from.batch, now)?;
+        if let Some(growing) = &mut self.rows
+            && !growing.append_rows(&from.batch, now)?
+        {
+            return Ok(rows);
         }
         let hashes = now.iter().filter_map(|row| from.hashes.get(*row as usize));
         self.hashes.extend(hashes);
-        self.shared += from.shared_by(now.len());
         Ok(later)
     }
 
@@ -118,10 +119,6 @@ impl Tail {
         let Some(rows) = self.rows else {
             return Ok(None);
         };
-        Ok(Some(Rows::sharing(
-            rows.finish()?,
-            self.hashes,
-            self.shared,
-        )))
+        Ok(Some(Rows::new(rows.finish()?, self.hashes)))
     }
 }

@@ -20,7 +20,7 @@
 //! - *A filter that rejects everything.* Each step ends after a batch's worth of candidates, whether
 //!   or not any is left.
 
-use arrow::array::{Array, BooleanArray, RecordBatch};
+use arrow::array::{BooleanArray, RecordBatch};
 use datafusion_common::Result;
 
 use super::assemble::{Source, Sources, assemble, filter_input};
@@ -241,18 +241,32 @@ impl<'a> Scan<'a> {
             return Ok(());
         }
         out.hold(rows * self.row_bytes);
-        let sources = Sources::new(
-            self.side,
-            Source::loaded(self.rows, loaded),
-            Source::of_batch(&self.streamed.batch, streamed),
-        );
-        let verdict = filter
-            .filter
-            .evaluate(&filter_input(self.ctx, filter, &sources, rows)?)?;
-        if verdict.len() != rows {
-            return Err(error::bad_filter(rows, verdict.len()));
+        let mut accepted = Vec::with_capacity(rows);
+        let mut most = rows;
+        while accepted.len() < rows {
+            let from = accepted.len();
+            let until = rows.min(from + most);
+            let loaded = loaded.get(from..until).unwrap_or_default();
+            let streamed = streamed.get(from..until).unwrap_or_default();
+            let sources = Sources::new(
+                self.side,
+                Source::loaded(self.rows, loaded),
+                Source::of_batch(&self.streamed.batch, streamed),
+            );
+            let input = match filter_input(self.ctx, filter, &sources, until - from) {
+                Err(error) if error::is_too_many_words(&error) && until - from > 1 => {
+                    most = (until - from) / 2;
+                    continue;
+                }
+                input => input?,
+            };
+            let verdict = filter.filter.evaluate(&input)?;
+            if verdict.len() != until - from {
+                return Err(error::bad_filter(until - from, verdict.len()));
+            }
+            accepted.extend(verdict.iter().map(|verdict| verdict == Some(true)));
         }
-        let accepts = |pair: usize| verdict.is_valid(pair) && verdict.value(pair);
+        let accepts = |pair: usize| accepted.get(pair).copied().unwrap_or_default();
         retain_by_number(loaded, accepts);
         retain_by_number(streamed, accepts);
         Ok(())
@@ -286,16 +300,28 @@ impl<'a> Scan<'a> {
         if most == 0 {
             return Ok(Step::Nothing);
         }
-        let until = from + out.room(most, self.row_bytes);
-        self.ready_from = until;
-        let loaded = self.ready.loaded.get(from..until).unwrap_or_default();
-        let streamed = self.ready.streamed.get(from..until).unwrap_or_default();
-        let sources = Sources::new(
-            self.side,
-            Source::loaded(self.rows, loaded),
-            Source::of_batch(&self.streamed.batch, streamed),
-        );
-        assemble(self.ctx, &sources, loaded.len(), None).map(Step::Batch)
+        let mut rows = out.room(most, self.row_bytes);
+        loop {
+            let until = from + rows;
+            let loaded = self.ready.loaded.get(from..until).unwrap_or_default();
+            let streamed = self.ready.streamed.get(from..until).unwrap_or_default();
+            let sources = Sources::new(
+                self.side,
+                Source::loaded(self.rows, loaded),
+                Source::of_batch(&self.streamed.batch, streamed),
+            );
+            match assemble(self.ctx, &sources, rows, None) {
+                // One row has no more words than one piece.
+                Err(error) if error::is_too_many_words(&error) && rows > 1 => {
+                    rows /= 2;
+                    self.most_pairs = rows;
+                }
+                batch => {
+                    self.ready_from = until;
+                    return batch.map(Step::Batch);
+                }
+            }
+        }
     }
 
     /// After the walk: the streamed rows that come out singly, where pairs do not.

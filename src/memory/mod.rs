@@ -10,17 +10,20 @@
 //! - **M2** The reservation's size is the sum of its leases.
 
 mod budget;
+mod nested;
 mod size;
 mod space;
 mod stored;
+mod words;
 
 pub(crate) use budget::{Budget, Lease, Partitions};
 pub(crate) use size::{
-    ROW_OVERHEAD, batch_bytes, collect_views, column_bytes, columns_bytes, compact, needed_bytes,
-    rows_bytes, shared_bytes, unshare, widest_value,
+    ROW_OVERHEAD, Unshare, batch_bytes, collect_views, column_bytes, columns_bytes, compact,
+    needed_bytes, rows_bytes, shared_bytes, widest_value, words_bytes_of_row,
 };
 pub(crate) use space::{MIN_BUFFER, READER_BYTES, WorkSpace};
 pub(crate) use stored::{
     Growing, Texts, grows_in_place, restored, restored_column, restored_extra, stored_schema,
     text_bytes,
 };
+pub(crate) use words::{collect_words, concat_within, interleave_within};

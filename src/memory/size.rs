@@ -5,17 +5,16 @@
 //! would take by themselves, wherever the batch was cut from: [`rows_bytes`], which says how many
 //! rows make a piece, a frame or an output batch.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait,
-    StructArray, UInt32Array,
-};
-use arrow::compute::take;
+use arrow::array::{Array, ArrayRef, AsArray, GenericListArray, OffsetSizeTrait};
 use arrow::datatypes::DataType;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion_common::Result;
 use datafusion_common::utils::memory::{RecordBatchMemoryCounter, get_record_batch_memory_size};
+
+use super::nested::with_leaves;
+use super::words::{copied, with_own_words};
 
 /// What an array costs besides its buffers: the structs, and the rounding up of small buffers.
 const ARRAY_OVERHEAD: usize = 128;
@@ -46,6 +45,17 @@ pub(crate) fn shared_bytes(batch: &RecordBatch) -> usize {
     values
         .sum::<usize>()
         .min(get_record_batch_memory_size(batch))
+}
+
+/// The bytes of the words of dictionaries that come with a row, where rows are picked from `batch`: no
+/// more words than rows are.
+pub(crate) fn words_bytes_of_row(batch: &RecordBatch) -> usize {
+    let rows = batch.num_rows();
+    let of_column = |column: &ArrayRef| {
+        let words = column.as_any_dictionary_opt()?.values();
+        Some(needed_bytes(words) / words.len().max(rows).max(1))
+    };
+    batch.columns().iter().filter_map(of_column).sum()
 }
 
 /// The bytes of one column, at its buffers' capacity.
@@ -163,15 +173,8 @@ pub(crate) fn widest_value(array: &ArrayRef) -> usize {
 /// # Errors
 /// If arrow cannot copy a column's type.
 pub(crate) fn compact(batch: &RecordBatch) -> Result<RecordBatch> {
-    compact_beyond(batch, PINNED_EIGHTHS)
-}
-
-/// The same rows, with columns that do not share buffers, so that each can be released alone.
-///
-/// # Errors
-/// If arrow cannot copy a column's type.
-pub(crate) fn unshare(batch: &RecordBatch) -> Result<RecordBatch> {
-    compact_beyond(batch, SHARED_EIGHTHS)
+    let columns = batch.columns().iter().map(compact_array);
+    with_columns(batch, columns.collect::<Result<_>>()?)
 }
 
 /// The same for one column.
@@ -182,12 +185,50 @@ pub(crate) fn compact_array(array: &ArrayRef) -> Result<ArrayRef> {
     compact_column(array, PINNED_EIGHTHS)
 }
 
-fn compact_beyond(batch: &RecordBatch, eighths: usize) -> Result<RecordBatch> {
-    let columns = batch
-        .columns()
-        .iter()
-        .map(|column| compact_column(column, eighths));
-    let columns = columns.collect::<Result<Vec<_>>>()?;
+/// Gives the rows of frames that are read one after the other columns of their own, which can be
+/// released one by one: all columns of a frame share one buffer. Words that frames have in common
+/// they keep in common.
+#[derive(Default)]
+pub(crate) struct Unshare {
+    /// For each column, the words of the last frame: as they were read, and by themselves.
+    words: Vec<Option<(Weak<dyn Array>, ArrayRef)>>,
+}
+
+impl Unshare {
+    /// The same rows, and the bytes of words in them that rows before them have too.
+    ///
+    /// # Errors
+    /// If arrow cannot copy a column's type.
+    pub(crate) fn rows(&mut self, batch: &RecordBatch) -> Result<(RecordBatch, usize)> {
+        self.words.resize(batch.num_columns(), None);
+        let mut known_bytes = 0;
+        let mut columns = Vec::with_capacity(batch.num_columns());
+        for (column, known) in batch.columns().iter().zip(&mut self.words) {
+            let Some(dictionary) = column.as_any_dictionary_opt() else {
+                columns.push(with_own_words(&compact_column(column, SHARED_EIGHTHS)?)?);
+                continue;
+            };
+            let is_same = |words: &Weak<dyn Array>| {
+                std::ptr::addr_eq(words.as_ptr(), Arc::as_ptr(dictionary.values()))
+            };
+            let words = match known {
+                Some((read, own)) if is_same(read) => {
+                    known_bytes += own.get_buffer_memory_size();
+                    Arc::clone(own)
+                }
+                _ => {
+                    let own = copied(dictionary.values())?;
+                    *known = Some((Arc::downgrade(dictionary.values()), Arc::clone(&own)));
+                    own
+                }
+            };
+            columns.push(copied(column)?.as_any_dictionary().with_values(words));
+        }
+        Ok((with_columns(batch, columns)?, known_bytes))
+    }
+}
+
+fn with_columns(batch: &RecordBatch, columns: Vec<ArrayRef>) -> Result<RecordBatch> {
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     Ok(RecordBatch::try_new_with_options(
         batch.schema(),
@@ -205,16 +246,7 @@ fn compact_column(array: &ArrayRef, eighths: usize) -> Result<ArrayRef> {
         DataType::Utf8View | DataType::BinaryView => collect_views(array),
         // The values of a dictionary are shared by design.
         DataType::Dictionary(_, _) => Ok(Arc::clone(array)),
-        _ if array.is_empty() => Ok(arrow::array::new_empty_array(array.data_type())),
-        _ => {
-            let rows = u32::try_from(array.len()).unwrap_or(u32::MAX);
-            let copy = take(
-                array.as_ref(),
-                &UInt32Array::from_iter_values(0..rows),
-                None,
-            )?;
-            collect_views(&copy)
-        }
+        _ => copied(array),
     }
 }
 
@@ -224,70 +256,22 @@ fn compact_column(array: &ArrayRef, eighths: usize) -> Result<ArrayRef> {
 /// # Errors
 /// If arrow refuses to put a nested array together again.
 pub(crate) fn collect_views(array: &ArrayRef) -> Result<ArrayRef> {
-    Ok(match array.data_type() {
-        DataType::Utf8View => Arc::new(array.as_string_view().gc()),
-        DataType::BinaryView => Arc::new(array.as_binary_view().gc()),
-        DataType::Struct(_) => Arc::new(collect_struct(array.as_struct())?),
-        DataType::List(_) => collect_list(array.as_list::<i32>())?,
-        DataType::LargeList(_) => collect_list(array.as_list::<i64>())?,
-        DataType::FixedSizeList(field, size) => {
-            let list = array.as_fixed_size_list();
-            let values = collect_views(list.values())?;
-            let nulls = list.nulls().cloned();
-            if list.is_empty() || *size == 0 {
-                return Ok(Arc::clone(array));
-            }
-            Arc::new(FixedSizeListArray::try_new(
-                Arc::clone(field),
-                *size,
-                values,
-                nulls,
-            )?)
-        }
-        DataType::Map(field, is_sorted) => {
-            let map = array.as_map();
-            let entries = collect_struct(map.entries())?;
-            let (offsets, nulls) = (map.offsets().clone(), map.nulls().cloned());
-            let field = Arc::clone(field);
-            Arc::new(MapArray::try_new(
-                field, offsets, entries, nulls, *is_sorted,
-            )?)
-        }
-        _ => Arc::clone(array),
+    with_leaves(array, &|leaf| {
+        Ok(match leaf.data_type() {
+            DataType::Utf8View => Arc::new(leaf.as_string_view().gc()),
+            DataType::BinaryView => Arc::new(leaf.as_binary_view().gc()),
+            _ => Arc::clone(leaf),
+        })
     })
-}
-
-fn collect_struct(array: &StructArray) -> Result<StructArray> {
-    let columns = array
-        .columns()
-        .iter()
-        .map(collect_views)
-        .collect::<Result<Vec<_>>>()?;
-    let (fields, nulls) = (array.fields().clone(), array.nulls().cloned());
-    Ok(StructArray::try_new_with_length(
-        fields,
-        columns,
-        nulls,
-        array.len(),
-    )?)
-}
-
-fn collect_list<O: OffsetSizeTrait>(list: &GenericListArray<O>) -> Result<ArrayRef> {
-    let field = match list.data_type() {
-        DataType::List(field) | DataType::LargeList(field) => Arc::clone(field),
-        _ => return Ok(Arc::new(list.clone())),
-    };
-    let values = collect_views(list.values())?;
-    let (offsets, nulls) = (list.offsets().clone(), list.nulls().cloned());
-    Ok(Arc::new(GenericListArray::<O>::try_new(
-        field, offsets, values, nulls,
-    )?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{DictionaryArray, Int64Array, StringArray, StringViewArray};
+    use arrow::array::{
+        DictionaryArray, Int64Array, StringArray, StringViewArray, StructArray, UInt32Array,
+    };
+    use arrow::compute::take;
     use arrow::datatypes::{Field, Fields, Int32Type, Int64Type};
 
     fn views(rows: usize) -> ArrayRef {

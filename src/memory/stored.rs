@@ -10,7 +10,9 @@
 //! # Other types
 //!
 //! Numbers, texts and the like grow in place. Columns of other types (nested ones, dictionaries)
-//! are kept in pieces, as they come, and put together at the end.
+//! are kept in pieces, as they come, and put together at the end. Of a dictionary, a piece has the
+//! words that its rows use; where words of many pieces would be more than keys can number, the rows
+//! are another batch's.
 
 use std::sync::Arc;
 
@@ -21,12 +23,13 @@ use arrow::array::{
     StringViewArray, UInt32Array, downcast_primitive,
 };
 use arrow::buffer::ScalarBuffer;
-use arrow::compute::{concat, take};
+use arrow::compute::take;
 use arrow::datatypes::{ArrowNativeType, DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion_common::Result;
 
 use super::size::{column_bytes, compact_array};
+use super::words::{Numbers, collect_words, concat_within, has_numbers};
 use crate::error;
 
 /// What a view takes beyond an offset.
@@ -155,28 +158,42 @@ impl Growing {
         self.bytes
     }
 
-    /// Appends the given rows of a batch, stored or not.
+    /// Appends the given rows of a batch, stored or not; `false` if they are not: together with the
+    /// rows so far they have more words than a dictionary can number. Where there are none yet, they
+    /// have not.
     ///
     /// # Errors
     /// If a column of texts exceeds its offsets, or arrow cannot take a column's type.
-    pub(crate) fn append_rows(&mut self, batch: &RecordBatch, rows: &[u32]) -> Result<()> {
+    #[must_use = "rows that were not appended are to be appended elsewhere"]
+    pub(crate) fn append_rows(&mut self, batch: &RecordBatch, rows: &[u32]) -> Result<bool> {
+        for (growing, column) in self.columns.iter_mut().zip(batch.columns()) {
+            if !growing.stage(column, Some(rows))? {
+                return Ok(false);
+            }
+        }
         for (growing, column) in self.columns.iter_mut().zip(batch.columns()) {
             self.bytes += growing.append_rows(column, rows)?;
         }
         self.rows += rows.len();
-        Ok(())
+        Ok(true)
     }
 
-    /// Appends a whole batch, stored or not.
+    /// Appends a whole batch, stored or not; `false` if it is not, as [`Self::append_rows`] does.
     ///
     /// # Errors
     /// If a column of texts exceeds its offsets.
-    pub(crate) fn append(&mut self, batch: &RecordBatch) -> Result<()> {
+    #[must_use = "rows that were not appended are to be appended elsewhere"]
+    pub(crate) fn append(&mut self, batch: &RecordBatch) -> Result<bool> {
+        for (growing, column) in self.columns.iter_mut().zip(batch.columns()) {
+            if !growing.stage(column, None)? {
+                return Ok(false);
+            }
+        }
         for (growing, column) in self.columns.iter_mut().zip(batch.columns()) {
             self.bytes += growing.append(column)?;
         }
         self.rows += batch.num_rows();
-        Ok(())
+        Ok(true)
     }
 
     /// The batch.
@@ -217,6 +234,10 @@ pub(crate) fn text_bytes(batch: &RecordBatch) -> Vec<usize> {
 
 /// One column of a growing batch. Appending returns the bytes that were added.
 trait Grow: Send + Sync {
+    /// Whether the given rows, or all, can be appended next.
+    fn stage(&mut self, _from: &ArrayRef, _rows: Option<&[u32]>) -> Result<bool> {
+        Ok(true)
+    }
     fn append_rows(&mut self, from: &ArrayRef, rows: &[u32]) -> Result<usize>;
     fn append(&mut self, from: &ArrayRef) -> Result<usize>;
     fn finish(self: Box<Self>, data_type: &DataType) -> Result<ArrayRef>;
@@ -438,35 +459,179 @@ impl TextOfViews for Text<LargeBinaryType> {
 
 /// Arrays of other types, put together at the end.
 #[derive(Default)]
-struct Pieces(Vec<ArrayRef>);
+struct Pieces {
+    /// Pieces that have the same words, where they have words.
+    groups: Vec<Group>,
+    /// What all groups but the last take of the numbers of their type.
+    numbers: Option<Numbers>,
+    staged: Option<Staged>,
+    source: Source,
+}
 
-impl Grow for Pieces {
-    fn append_rows(&mut self, from: &ArrayRef, rows: &[u32]) -> Result<usize> {
-        if rows.is_empty() {
-            // `take` of no rows panics for run-end encoded columns.
-            return Ok(0);
+struct Group {
+    pieces: Vec<ArrayRef>,
+    numbers: Numbers,
+}
+
+/// What is appended next.
+enum Staged {
+    Nothing,
+    /// A piece that the last group takes, with what it takes of numbers then.
+    Joining(ArrayRef, Numbers),
+    /// A piece that is a group by itself.
+    Alone(ArrayRef, Numbers),
+    /// All pieces with the next one in one.
+    Merged(ArrayRef, Numbers),
+}
+
+/// The dictionaries that the last rows came from.
+#[derive(Default)]
+struct Source {
+    /// Tells them from others, as a rule.
+    id: usize,
+    /// Words that were picked from them, those that were picked before too.
+    picked: usize,
+}
+
+impl Source {
+    /// Rows picked from a batch, with few words if they use few. Once as many were picked from the same
+    /// dictionaries as half of what they have, rows have all of them, and share them.
+    fn collect(&mut self, taken: ArrayRef) -> Result<ArrayRef> {
+        let words = Numbers::of(&taken);
+        let id = words.id();
+        if self.id != id {
+            *self = Self { id, picked: 0 };
         }
-        let taken = take(from.as_ref(), &UInt32Array::from(rows.to_vec()), None)?;
-        self.append(&compact_array(&taken)?)
+        if self.picked * 2 >= words.words() {
+            return Ok(taken);
+        }
+        let few = collect_words(&taken)?;
+        self.picked += Numbers::of(&few).words();
+        Ok(few)
+    }
+}
+
+impl Pieces {
+    /// All pieces and `more` in one; nothing if their numbers do not suffice.
+    fn merged<'a>(
+        groups: &[Group],
+        more: impl Iterator<Item = &'a ArrayRef>,
+    ) -> Result<Option<ArrayRef>> {
+        let mut all = Vec::with_capacity(groups.len());
+        for group in groups {
+            match concat_within(&group.pieces)? {
+                Some(group) => all.push(group),
+                None => return Ok(None),
+            }
+        }
+        all.extend(more.cloned());
+        concat_within(&all)
     }
 
-    fn append(&mut self, from: &ArrayRef) -> Result<usize> {
-        self.0.push(Arc::clone(from));
-        // Small pieces cost more than their rows; the values of dictionaries are shared.
-        let values = from.as_any_dictionary_opt();
-        let shared = values.map_or(0, |column| column.values().get_buffer_memory_size());
-        Ok(column_bytes(from).saturating_sub(shared))
+    fn append_staged(&mut self) -> Result<usize> {
+        let (piece, numbers, known) = match self.staged.take() {
+            Some(Staged::Nothing) => return Ok(0),
+            Some(Staged::Joining(piece, numbers)) => {
+                // Small pieces cost more than their rows; words that others have too do not.
+                let bytes = column_bytes(&piece).saturating_sub(numbers.words_bytes());
+                if let Some(last) = self.groups.last_mut() {
+                    last.pieces.push(piece);
+                    last.numbers = numbers;
+                }
+                return Ok(bytes);
+            }
+            Some(Staged::Alone(piece, numbers)) => {
+                self.numbers = self.numbers_before_another();
+                (piece, numbers, 0)
+            }
+            Some(Staged::Merged(all, numbers)) => {
+                let pieces = self.groups.drain(..).flat_map(|group| group.pieces);
+                let known = pieces.map(|piece| column_bytes(&piece)).sum();
+                self.numbers = None;
+                (all, numbers, known)
+            }
+            None => return Err(error::internal("rows are appended that were not looked at")),
+        };
+        let bytes = column_bytes(&piece).saturating_sub(known);
+        self.groups.push(Group {
+            pieces: vec![piece],
+            numbers,
+        });
+        Ok(bytes)
+    }
+
+    /// What all groups take, if there are any.
+    fn numbers_before_another(&self) -> Option<Numbers> {
+        let last = &self.groups.last()?.numbers;
+        Some(match &self.numbers {
+            Some(numbers) => numbers.with(last),
+            None => last.clone(),
+        })
+    }
+
+    /// Looks at a piece; `None` if the numbers of its type do not suffice for it and the others.
+    fn staged(&self, piece: ArrayRef) -> Result<Option<Staged>> {
+        let own = Numbers::of(&piece);
+        let Some(last) = self.groups.last() else {
+            return Ok(Some(Staged::Alone(piece, own)));
+        };
+        let suffice = |numbers: &Numbers| match &self.numbers {
+            Some(before) => before.with(numbers).suffice(),
+            None => numbers.suffice(),
+        };
+        if let Some(together) = last.numbers.joined(&own)
+            && suffice(&together)
+        {
+            return Ok(Some(Staged::Joining(piece, together)));
+        }
+        if suffice(&last.numbers.with(&own)) {
+            return Ok(Some(Staged::Alone(piece, own)));
+        }
+        // Words that dictionaries have in common take one number.
+        let merged = Self::merged(&self.groups, std::iter::once(&piece))?;
+        Ok(merged.map(|all| {
+            let numbers = Numbers::of(&all);
+            Staged::Merged(all, numbers)
+        }))
+    }
+}
+
+impl Grow for Pieces {
+    fn stage(&mut self, from: &ArrayRef, rows: Option<&[u32]>) -> Result<bool> {
+        let piece = match rows {
+            // `take` of no rows panics for run-end encoded columns.
+            Some([]) => {
+                self.staged = Some(Staged::Nothing);
+                return Ok(true);
+            }
+            Some(rows) => {
+                let taken = take(from.as_ref(), &UInt32Array::from(rows.to_vec()), None)?;
+                compact_array(&taken)?
+            }
+            None => Arc::clone(from),
+        };
+        let piece = match has_numbers(piece.data_type()) {
+            true => self.source.collect(piece)?,
+            false => piece,
+        };
+        self.staged = self.staged(piece)?;
+        Ok(self.staged.is_some())
+    }
+
+    fn append_rows(&mut self, _from: &ArrayRef, _rows: &[u32]) -> Result<usize> {
+        self.append_staged()
+    }
+
+    fn append(&mut self, _from: &ArrayRef) -> Result<usize> {
+        self.append_staged()
     }
 
     fn finish(self: Box<Self>, data_type: &DataType) -> Result<ArrayRef> {
-        match self.0.as_slice() {
-            [] => Ok(arrow::array::new_empty_array(data_type)),
-            [only] => Ok(Arc::clone(only)),
-            pieces => {
-                let pieces: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
-                Ok(concat(&pieces)?)
-            }
+        if self.groups.is_empty() {
+            return Ok(arrow::array::new_empty_array(data_type));
         }
+        Self::merged(&self.groups, std::iter::empty())?
+            .ok_or_else(|| error::internal("pieces have more words than were counted"))
     }
 }
 
@@ -546,9 +711,9 @@ mod tests {
         let stored = stored_schema(batch.schema_ref());
         assert_eq!(stored.field(3).data_type(), &DataType::Utf8);
         let mut growing = Growing::new(&stored, 2, Texts::Within(64));
-        growing.append_rows(&batch, &[29, 0, 7, 7]).unwrap();
-        growing.append_rows(&batch, &[]).unwrap();
-        growing.append_rows(&batch, &[12]).unwrap();
+        assert!(growing.append_rows(&batch, &[29, 0, 7, 7]).unwrap());
+        assert!(growing.append_rows(&batch, &[]).unwrap());
+        assert!(growing.append_rows(&batch, &[12]).unwrap());
         assert_eq!(growing.rows(), 5);
         let kept = growing.finish().unwrap();
         let back = restored(&kept, batch.schema_ref()).unwrap();
@@ -562,11 +727,11 @@ mod tests {
         let batch = batch();
         let stored = stored_schema(batch.schema_ref());
         let mut growing = Growing::new(&stored, 0, Texts::Within(0));
-        growing.append(&batch).unwrap();
+        assert!(growing.append(&batch).unwrap());
         let once = growing.finish().unwrap();
         let mut growing = Growing::new(&stored, 60, Texts::Exactly(&text_bytes(&once)));
-        growing.append(&once).unwrap();
-        growing.append(&batch).unwrap();
+        assert!(growing.append(&once).unwrap());
+        assert!(growing.append(&batch).unwrap());
         let twice = restored(&growing.finish().unwrap(), batch.schema_ref()).unwrap();
         assert_eq!(twice.slice(0, 30), batch);
         assert_eq!(twice.slice(30, 30), batch);

@@ -4,6 +4,7 @@
 use std::io::{BufWriter, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use arrow::array::{ArrayRef, AsArray};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::writer::{IpcWriteOptions, StreamEncoder};
@@ -17,7 +18,7 @@ use super::run::{Facts, Run, Spiller};
 use crate::error;
 use crate::memory::{
     Growing, Lease, ROW_OVERHEAD, Texts, batch_bytes, grows_in_place, restored_extra, rows_bytes,
-    shared_bytes, stored_schema, text_bytes,
+    shared_bytes, stored_schema, text_bytes, words_bytes_of_row,
 };
 use crate::stats::StatsCell;
 
@@ -42,6 +43,8 @@ pub(crate) struct RunWriter {
     text_bytes: Vec<usize>,
     largest_batch: usize,
     largest_shared: usize,
+    /// Those of the last frame's dictionaries.
+    words: Vec<ArrayRef>,
     hash: SeenHash,
 }
 
@@ -68,7 +71,7 @@ impl<'a> Pick<'a> {
         Self {
             batch,
             hashes,
-            row_bytes: row_bytes + ROW_OVERHEAD,
+            row_bytes: row_bytes + words_bytes_of_row(batch) + ROW_OVERHEAD,
         }
     }
 }
@@ -96,6 +99,7 @@ impl RunWriter {
             text_bytes: vec![0; schema.fields().len()],
             largest_batch: 0,
             largest_shared: 0,
+            words: Vec::new(),
             hash: SeenHash::None,
         }
     }
@@ -118,18 +122,9 @@ impl RunWriter {
             let room = buffer.saturating_sub(self.pending_bytes) / from.row_bytes;
             let (now, later) = rest.split_at(room.clamp(1, rest.len()));
             rest = later;
-            let pending = match &mut self.pending {
-                Some(pending) => pending,
-                none => none.insert(Growing::new(
-                    &self.stored,
-                    (buffer / from.row_bytes).max(now.len()),
-                    Texts::Within(buffer),
-                )),
-            };
-            let before = pending.bytes();
-            pending.append_rows(from.batch, now)?;
-            // Rows of few bytes count too: each takes its hash and numbers when it is read back.
-            self.pending_bytes += pending.bytes() - before + now.len() * ROW_OVERHEAD;
+            let expected = (buffer / from.row_bytes).max(now.len());
+            self.gather(from.batch, Some(now), (expected, buffer))
+                .await?;
             if self.pending_bytes + from.row_bytes > buffer {
                 self.flush().await?;
             }
@@ -150,23 +145,51 @@ impl RunWriter {
     ) -> Result<()> {
         self.note(hashes);
         self.rows += batch.num_rows() as u64;
-        let overhead = batch.num_rows() * ROW_OVERHEAD;
-        let bytes = batch_bytes(&batch) - shared_bytes(&batch) + overhead;
+        // What it is worth writing by, whatever its buffers could hold.
+        let rows = batch.num_rows();
+        let row_bytes = words_bytes_of_row(&batch) + ROW_OVERHEAD;
+        let bytes = rows_bytes(&batch) + rows * row_bytes;
         if bytes >= buffer && batch.schema_ref().fields() == self.stored.fields() {
             self.flush().await?;
+            let bytes = bytes.max(batch_bytes(&batch));
             return self.hand_over(batch, bytes).await;
         }
-        let rows = batch.num_rows();
-        let pending = self
-            .pending
-            .get_or_insert_with(|| Growing::new(&self.stored, rows, Texts::Within(buffer)));
-        let before = pending.bytes();
-        pending.append(&batch)?;
-        self.pending_bytes += pending.bytes() - before + overhead;
+        self.gather(&batch, None, (rows, buffer)).await?;
         if self.pending_bytes >= buffer {
             self.flush().await?;
         }
         Ok(())
+    }
+
+    /// Adds the given rows, or all, to those that are gathered; has those written first if together
+    /// they cannot be one frame. A new frame has room for so many rows and bytes of texts.
+    async fn gather(
+        &mut self,
+        batch: &RecordBatch,
+        rows: Option<&[u32]>,
+        (expected, texts): (usize, usize),
+    ) -> Result<()> {
+        loop {
+            let stored = &self.stored;
+            let pending = self
+                .pending
+                .get_or_insert_with(|| Growing::new(stored, expected, Texts::Within(texts)));
+            let (before, is_first) = (pending.bytes(), pending.rows() == 0);
+            let is_gathered = match rows {
+                Some(rows) => pending.append_rows(batch, rows)?,
+                None => pending.append(batch)?,
+            };
+            if is_gathered {
+                let rows = rows.map_or_else(|| batch.num_rows(), <[u32]>::len);
+                // Rows of few bytes count too: each takes its hash and numbers when it is read back.
+                self.pending_bytes += pending.bytes() - before + rows * ROW_OVERHEAD;
+                return Ok(());
+            }
+            if is_first {
+                return Err(error::internal("rows of one batch are no frame"));
+            }
+            self.flush().await?;
+        }
     }
 
     fn note(&mut self, hashes: impl Iterator<Item = u64>) {
@@ -193,7 +216,6 @@ impl RunWriter {
     }
 
     async fn hand_over(&mut self, batch: RecordBatch, bytes: usize) -> Result<()> {
-        // The values of dictionaries are written, and read back, once for many frames.
         let shared = shared_bytes(&batch);
         self.largest_shared = self.largest_shared.max(shared);
         let views = restored_extra(&self.schema, batch.num_rows());
@@ -203,6 +225,13 @@ impl RunWriter {
         };
         self.memory_bytes += own;
         self.largest_batch = self.largest_batch.max(own + shared);
+        // Words are written, and read back, once for all frames in a row that have them.
+        let words: Vec<ArrayRef> = words_of(&batch).collect();
+        let is_known = |(own, last): (&ArrayRef, &ArrayRef)| Arc::ptr_eq(own, last);
+        if words.len() != self.words.len() || !words.iter().zip(&self.words).all(is_known) {
+            self.memory_bytes += shared;
+            self.words = words;
+        }
         for (sum, bytes) in self.text_bytes.iter_mut().zip(text_bytes(&batch)) {
             *sum += bytes;
         }
@@ -214,14 +243,14 @@ impl RunWriter {
                 Arc::clone(self.file.insert(Arc::new(Mutex::new(file))))
             }
         };
-        let weak = Arc::downgrade(spiller);
+        let wanted = (Arc::downgrade(&file), Arc::downgrade(spiller));
         let work: Work = Box::new(move || {
+            let (Some(file), Some(spiller)) = (wanted.0.upgrade(), wanted.1.upgrade()) else {
+                // By nobody any more.
+                return Ok(());
+            };
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-            match weak.upgrade() {
-                Some(spiller) => file.write(&spiller, &batch),
-                // Nobody wants it any more.
-                None => Ok(()),
-            }
+            file.write(&spiller, &batch)
         });
         self.write_behind(bytes, work).await
     }
@@ -253,7 +282,11 @@ impl RunWriter {
         };
         let (done, written) = oneshot::channel();
         let rows = self.rows;
+        let wanted = Arc::downgrade(&file);
         let work: Work = Box::new(move || {
+            let Some(file) = wanted.upgrade() else {
+                return Ok(());
+            };
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
             // The error is for whoever closes the file, unless he is gone.
             let _ = done.send(file.close(rows));
@@ -262,6 +295,7 @@ impl RunWriter {
         self.write_behind(0, work).await?;
         Ok(Some(Closing {
             writer: self,
+            _file: file,
             written,
         }))
     }
@@ -270,6 +304,8 @@ impl RunWriter {
 /// A run whose last bytes are being written.
 pub(crate) struct Closing {
     writer: RunWriter,
+    /// Nothing is written of a file that nobody holds on to.
+    _file: Arc<Mutex<RunFile>>,
     written: oneshot::Receiver<Result<Written>>,
 }
 
@@ -279,7 +315,11 @@ impl Closing {
     /// # Errors
     /// If any write failed.
     pub(crate) async fn finish(self) -> Result<Run> {
-        let Self { writer, written } = self;
+        let Self {
+            writer,
+            _file,
+            written,
+        } = self;
         let Ok(written) = written.await else {
             return Err(writer.spiller.behind.failure());
         };
@@ -298,7 +338,7 @@ impl Closing {
                 shared: writer.largest_shared,
                 _space: writer.space,
             }),
-            memory_bytes: writer.memory_bytes + writer.largest_shared,
+            memory_bytes: writer.memory_bytes,
             text_bytes: writer.text_bytes,
             single_hash: matches!(writer.hash, SeenHash::One(_)),
         })
@@ -314,6 +354,13 @@ pub(crate) async fn finished(closing: Option<Closing>) -> Result<Option<Run>> {
         Some(closing) => closing.finish().await.map(Some),
         None => Ok(None),
     }
+}
+
+/// The words of a batch's dictionaries.
+fn words_of(batch: &RecordBatch) -> impl Iterator<Item = ArrayRef> + '_ {
+    let dictionaries = batch.columns().iter();
+    let dictionaries = dictionaries.filter_map(|column| column.as_any_dictionary_opt());
+    dictionaries.map(|dictionary| Arc::clone(dictionary.values()))
 }
 
 /// What is known of a file once it is written.

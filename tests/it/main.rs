@@ -14,6 +14,7 @@ use grace_hash_join::testing::{Case, within};
 
 mod anchors;
 mod cancel;
+mod dictionaries;
 mod faults;
 mod kinds;
 mod matrix;

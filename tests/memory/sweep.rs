@@ -246,11 +246,13 @@ fn views_are_accounted_for() {
 fn dictionaries_are_accounted_for() {
     let _turn = turn();
     print_head();
-    for join_type in FEW_TYPES {
-        let mut subject = UNIFORM.subject(join_type);
-        subject.build.text = Text::Dictionary;
-        subject.probe.text = Text::Dictionary;
-        parts("dictionaries", &subject);
+    for data in [UNIFORM, WIDE] {
+        for join_type in FEW_TYPES {
+            let mut subject = data.subject(join_type);
+            subject.build.text = Text::Dictionary;
+            subject.probe.text = Text::Dictionary;
+            parts("dictionaries", &subject);
+        }
     }
 }
 
