@@ -298,7 +298,8 @@ async fn split_run(
     let mut writers: Vec<RunWriter> = (0..fan_out.get())
         .map(|_| space.writer(ctx, side))
         .collect();
-    let mut reader = run.read(&ctx.spiller, ReadAs::Rows)?;
+    // As they are stored they are written again.
+    let mut reader = run.read(&ctx.spiller, ReadAs::Stored)?;
     while let Some(batch) = reader.next().await? {
         let rows = batch.num_rows();
         let in_hand = batch_bytes(&batch) + rows * ROW_OVERHEAD;

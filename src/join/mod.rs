@@ -16,7 +16,7 @@
 //! | `builder` | what a join is, validated |
 //! | `stream` | the output stream: starts [`run`], carries the counters |
 //! | `build`, `split` | the build phase, before and after the first refusal |
-//! | `resident`, `space` | a bucket in memory; what covers buffers, writers and readers |
+//! | `resident`, `space` | a bucket in memory; what covers buffers, the queue of writes, and readers |
 //! | `victim` | which buckets go to disk |
 //! | `probe`, `scan`, `lookup` | routing probe rows; one streamed batch against the loaded rows |
 //! | `drain`, `chunked` | pairs of runs; the skew fallback |
@@ -28,8 +28,9 @@
 //!
 //! Everything that is held is covered by a lease on the partition's one reservation, taken before
 //! the data is made, or, for the input batch in hand, charged as soon as it is seen. Dropping the
-//! stream drops the data, the leases and the files, in every state: there is no clean-up code. A
-//! write in flight finishes first, and what it holds goes with it.
+//! stream drops the data, the leases and the files, in every state: there is no clean-up code. Rows
+//! that wait to be written are given up with their run; a write in flight finishes first, and what it
+//! holds, the working space among it, goes with it.
 //!
 //! # Degenerate cases
 //!

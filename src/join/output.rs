@@ -11,15 +11,13 @@ use std::ptr::addr_eq;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray};
-use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
-use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use datafusion_common::{DataFusionError, Result};
 use datafusion_execution::TryEmitter;
 
 use super::context::{JoinContext, new_batch};
-use crate::memory::{Lease, column_bytes, compact, rows_bytes};
+use crate::memory::{Lease, column_bytes, compact, concat_within, rows_bytes};
 use crate::stats::StatsCell;
 
 /// Whether more rows are wanted.
@@ -51,16 +49,52 @@ pub(crate) struct Output {
     emitter: TryEmitter<RecordBatch, DataFusionError>,
     schema: SchemaRef,
     gathered: Gathered,
-    lease: Lease,
+    allowance: Allowance,
     batch_size: usize,
+    /// Rows still wanted.
+    wanted: usize,
+    stats: Arc<StatsCell>,
+}
+
+/// The bytes that rows on their way out may take, and what covers them.
+struct Allowance {
+    lease: Lease,
     most_bytes: usize,
     /// Bytes of `most_bytes` that are covered elsewhere.
     covered: usize,
     /// What the lease is left with when a batch was handed out.
     kept: usize,
-    /// Rows still wanted.
-    wanted: usize,
-    stats: Arc<StatsCell>,
+}
+
+impl Allowance {
+    /// Bounds them to what is `covered` elsewhere, and `more` if the pool grants it; `gathered` bytes
+    /// are there already.
+    fn bound(&mut self, gathered: usize, covered: usize, more: usize) {
+        self.covered = covered;
+        let own = gathered.saturating_sub(covered);
+        self.lease.settle(own);
+        let is_granted = self.lease.try_extend(more.saturating_sub(own));
+        self.kept = if is_granted { more } else { 0 };
+        self.most_bytes = (covered + self.kept).max(1);
+    }
+
+    /// Asks for what `bytes` bytes take beyond what is held; `false` is a refusal.
+    fn try_hold(&mut self, bytes: usize) -> bool {
+        let missing = bytes.saturating_sub(self.covered + self.lease.bytes());
+        self.lease.try_extend(missing)
+    }
+
+    /// The same for bytes that are needed in any case.
+    fn hold(&mut self, bytes: usize) {
+        if !self.try_hold(bytes) {
+            self.lease.settle(bytes.saturating_sub(self.covered));
+        }
+    }
+
+    /// After a batch was handed out.
+    fn release(&mut self) {
+        self.lease.shrink_to(self.kept);
+    }
 }
 
 /// Rows that do not fill a batch yet.
@@ -95,11 +129,13 @@ impl Output {
             emitter,
             schema: ctx.join.schema(),
             gathered: Gathered::default(),
-            lease: ctx.budget.empty(),
+            allowance: Allowance {
+                lease: ctx.budget.empty(),
+                most_bytes: share.clamp(least, most),
+                covered: 0,
+                kept: 0,
+            },
             batch_size: ctx.batch_size.max(1),
-            most_bytes: share.clamp(least, most),
-            covered: 0,
-            kept: 0,
             wanted: ctx.join.limit.unwrap_or(usize::MAX),
             stats: Arc::clone(&ctx.stats),
         }
@@ -108,26 +144,22 @@ impl Output {
     /// Bounds the bytes of a batch to those that somebody else's lease covers, and `more` if the pool
     /// grants it.
     pub(crate) fn bound(&mut self, covered: usize, more: usize) {
-        self.covered = covered;
-        self.lease.shrink_to(0);
-        let _ = self.lease.try_extend(more);
-        self.kept = self.lease.bytes();
-        self.most_bytes = (covered + self.kept).max(1);
+        self.allowance.bound(self.gathered.pinned, covered, more);
     }
 
     /// The bytes that a batch may have, about.
     pub(crate) fn most_bytes(&self) -> usize {
-        self.most_bytes
+        self.allowance.most_bytes
     }
 
     /// How many of `rows` rows, of at most `row_bytes` bytes each, may be made now, at least one:
     /// as many as memory was granted for.
     pub(crate) fn room(&mut self, rows: usize, row_bytes: usize) -> usize {
         let row_bytes = row_bytes.max(1);
-        let mut rows = rows.min(self.most_bytes / row_bytes).max(1);
+        let mut rows = rows.min(self.most_bytes() / row_bytes).max(1);
         loop {
             let bytes = self.gathered.pinned + rows * row_bytes;
-            if self.try_hold(bytes) {
+            if self.allowance.try_hold(bytes) {
                 return rows;
             }
             if rows == 1 || rows * row_bytes <= LEAST_BYTES {
@@ -140,16 +172,7 @@ impl Output {
 
     /// Counts `bytes` bytes besides what is gathered, for rows that have to be made.
     pub(crate) fn hold(&mut self, bytes: usize) {
-        let bytes = self.gathered.pinned + bytes;
-        if !self.try_hold(bytes) {
-            self.lease.settle(bytes.saturating_sub(self.covered));
-        }
-    }
-
-    /// Asks for what `bytes` bytes take beyond what is held; `false` is a refusal.
-    fn try_hold(&mut self, bytes: usize) -> bool {
-        let missing = bytes.saturating_sub(self.covered + self.lease.bytes());
-        self.lease.try_extend(missing)
+        self.allowance.hold(self.gathered.pinned + bytes);
     }
 
     /// Whether the limit is reached.
@@ -179,7 +202,7 @@ impl Output {
                 true => all,
                 false => rows_bytes(&piece),
             };
-            if self.gathered.rows > 0 && self.gathered.bytes + bytes > self.most_bytes {
+            if self.gathered.rows > 0 && self.gathered.bytes + bytes > self.most_bytes() {
                 // Together they would be larger than a batch may be.
                 self.finish().await?;
                 continue;
@@ -216,7 +239,7 @@ impl Output {
             self.emit(batch).await;
         } else {
             // Before the last piece came, this was granted for the others.
-            let last = match self.try_hold(needed) {
+            let last = match self.allowance.try_hold(needed) {
                 true => None,
                 false => pieces.pop(),
             };
@@ -224,7 +247,7 @@ impl Output {
                 self.emit(batch).await;
             }
         }
-        self.lease.shrink_to(self.kept);
+        self.allowance.release();
         Ok(())
     }
 
@@ -254,8 +277,8 @@ impl Output {
             ..
         } = &self.gathered;
         let is_large = pieces.len() == 1 && *rows >= self.batch_size / GOOD_SIZE;
-        let is_full = *rows >= self.batch_size || is_large || *bytes >= self.most_bytes;
-        is_full || !self.try_hold(self.gathered.with_copy())
+        let is_full = *rows >= self.batch_size || is_large || *bytes >= self.most_bytes();
+        is_full || !self.allowance.try_hold(self.gathered.with_copy())
     }
 }
 
@@ -281,10 +304,47 @@ fn joined(schema: &SchemaRef, pieces: Vec<RecordBatch>) -> Result<Vec<RecordBatc
     if pieces.len() < 2 {
         return Ok(pieces);
     }
-    match concat_batches(schema, &pieces) {
-        // Copied anyway, so without what the pieces share with larger batches.
-        Ok(batch) => Ok(vec![compact(&batch)?]),
-        Err(ArrowError::DictionaryKeyOverflowError) => Ok(pieces),
-        Err(error) => Err(error.into()),
+    let rows = pieces.iter().map(RecordBatch::num_rows).sum();
+    let mut columns = Vec::with_capacity(schema.fields().len());
+    for index in 0..schema.fields().len() {
+        let column = pieces.iter().filter_map(|piece| piece.columns().get(index));
+        let Some(column) = concat_within(&column.cloned().collect::<Vec<_>>())? else {
+            return Ok(pieces);
+        };
+        columns.push(column);
+    }
+    // Copied anyway, so without what the pieces share with larger batches.
+    Ok(vec![compact(&new_batch(schema, columns, rows)?)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Budget, Partitions};
+    use datafusion_execution::memory_pool::{GreedyMemoryPool, MemoryPool};
+
+    #[test]
+    fn a_new_bound_leaves_what_is_gathered_covered() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(16_000));
+        let partitions = Partitions::enter(1, &Arc::default());
+        let budget = Budget::register(&pool, 0, partitions, Arc::default());
+        let mut allowance = Allowance {
+            lease: budget.empty(),
+            most_bytes: 10_000,
+            covered: 0,
+            kept: 0,
+        };
+        assert!(allowance.try_hold(5_000));
+        // Of 5000 bytes, 1000 are covered elsewhere from now on; then none again.
+        for (covered, more, reserved) in [
+            (1_000, 2_000, 4_000),
+            (1_000, 6_000, 6_000),
+            (0, 99_999, 5_000),
+        ] {
+            allowance.bound(5_000, covered, more);
+            assert_eq!(pool.reserved(), reserved);
+        }
+        allowance.release();
+        assert_eq!(pool.reserved(), 0);
     }
 }

@@ -5,10 +5,14 @@
 //!       + fan_out * buffer one write buffer per bucket
 //!       + 6 * buffer       a slice of the batch in hand, scattered (1); a full write buffer being
 //!                          merged (1 + the slice); one being written (1 + the slice); output (1)
+//!
+//! space = floor
+//!       + 2 * buffer       those that wait to be written, where buffers are larger than the smallest
 //! ```
 //!
-//! With the smallest fan-out, 2, and the smallest buffer, 16 KiB, that is 384 KiB. Where there is more
-//! memory, buffers grow, and so much again as two of them waits to be written. The input batch in hand
+//! With the smallest fan-out, 2, and the smallest buffer, 16 KiB, the floor is 384 KiB, and rows that
+//! are handed over wait for the ones before them to be written. Where there is more memory, buffers
+//! grow, and two of them wait in a queue. The input batch in hand
 //! comes on top: it exists already, so it is charged, and worked off in slices.
 
 /// An open read stream of a DataFusion temp file: two buffers of 128 KiB.
@@ -103,7 +107,7 @@ impl WorkSpace {
         (self.fan_out + EXTRA_BUFFERS) * self.buffer + self.behind
     }
 
-    /// What it takes, by the module's formula.
+    /// What it takes in all, by the module's formula.
     pub(crate) fn bytes(self) -> usize {
         READER_BYTES + self.bytes_without_reader()
     }

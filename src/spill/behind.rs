@@ -1,6 +1,7 @@
 //! Writing behind the caller's back: rows handed over are encoded and written in the order they
 //! came, all files of a partition by one blocking task at a time, which ends when there is nothing
-//! left to write.
+//! left to write, and after [`BURST`] pieces of work makes way for others: a runtime may have few
+//! threads for blocking tasks, or one.
 //!
 //! What waits is bounded: each piece of work takes its bytes' worth of permits, so whoever hands
 //! over more waits until enough is written.
@@ -13,6 +14,10 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use crate::error;
 use crate::memory::Lease;
+
+/// Pieces of work after which a task starts again, behind those that wait for its thread: of buffers
+/// between 16 KiB and 256 KiB, a few milliseconds' worth.
+const BURST: usize = 16;
 
 /// Work on one file.
 pub(super) type Work = Box<dyn FnOnce() -> Result<()> + Send>;
@@ -166,18 +171,22 @@ struct Running {
 
 impl Running {
     fn write(mut self) {
-        while let Some(Job {
-            work,
-            _room,
-            _space,
-        }) = self.behind.next()
-        {
+        for _ in 0..BURST {
+            let Some(Job {
+                work,
+                _room,
+                _space,
+            }) = self.behind.next()
+            else {
+                // From here on another task may be running.
+                self.is_done = true;
+                return;
+            };
             if let Err(error) = work() {
                 self.behind.fail(error);
             }
         }
-        // From here on another task may be running.
-        self.is_done = true;
+        tokio::task::spawn_blocking(move || self.write());
     }
 }
 
@@ -188,5 +197,72 @@ impl Drop for Running {
             let error = error::blocking_task("writing spill files", &cause);
             self.behind.fail(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+    use std::time::Duration;
+
+    use datafusion_execution::memory_pool::{MemoryPool, UnboundedMemoryPool};
+
+    use super::*;
+    use crate::memory::{Budget, Partitions};
+
+    /// Work that has more of its kind done after it, until somebody else came by.
+    fn restless(
+        behind: Arc<WriteBehind>,
+        space: Arc<Lease>,
+        (done, is_over): (Arc<AtomicUsize>, Arc<AtomicBool>),
+    ) -> Work {
+        Box::new(move || {
+            if done.fetch_add(1, SeqCst) > 10_000 || is_over.load(SeqCst) {
+                return Ok(());
+            }
+            let room = Arc::clone(&behind.room).try_acquire_many_owned(0).unwrap();
+            let next = restless(Arc::clone(&behind), Arc::clone(&space), (done, is_over));
+            behind.push(room, &space, next)
+        })
+    }
+
+    #[test]
+    fn a_partition_that_has_always_something_to_write_lets_another_one_write_too() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+        let budget = Budget::register(
+            &pool,
+            0,
+            Partitions::enter(1, &Arc::default()),
+            Arc::default(),
+        );
+        let space = Arc::new(budget.empty());
+        let (done, is_over) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        let written = runtime.block_on(async {
+            let busy = WriteBehind::new(1);
+            let room = busy.room(0).await.unwrap();
+            let work = restless(
+                Arc::clone(&busy),
+                Arc::clone(&space),
+                (Arc::clone(&done), Arc::clone(&is_over)),
+            );
+            busy.push(room, &space, work).unwrap();
+            let other = WriteBehind::new(1);
+            let room = other.room(0).await.unwrap();
+            let (told, written) = tokio::sync::oneshot::channel();
+            let (done, is_over) = (Arc::clone(&done), Arc::clone(&is_over));
+            let work: Work = Box::new(move || {
+                is_over.store(true, SeqCst);
+                let _ = told.send(done.load(SeqCst));
+                Ok(())
+            });
+            other.push(room, &space, work).unwrap();
+            written.await.unwrap()
+        });
+        assert!(written <= 2 * BURST, "after {written} pieces of work");
+        runtime.shutdown_timeout(Duration::from_secs(1));
     }
 }

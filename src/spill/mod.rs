@@ -39,7 +39,9 @@
 //! # Off the async threads
 //!
 //! Frames are encoded, summed and written by one blocking task a partition, from a queue that is as
-//! long as there is memory for. They are read, verified and decoded by another, a few frames ahead,
+//! long as there is memory for: a buffer's worth at least, and two more where buffers are larger than
+//! the smallest. A task makes way for those of other partitions now and then, and skips frames that
+//! nobody wants any more. They are read, verified and decoded by another, a few frames ahead,
 //! if the file is one of the local disk's; a back end of another kind (without a path, or with bytes
 //! of its own at that path) is read through its stream.
 //!
@@ -72,7 +74,7 @@ mod tests {
     use datafusion_execution::memory_pool::{MemoryPool, UnboundedMemoryPool};
 
     use super::*;
-    use crate::memory::{Budget, Partitions};
+    use crate::memory::{Budget, Lease, Partitions};
     use crate::stats::StatsCell;
 
     const ROWS: i64 = 1000;
@@ -89,15 +91,19 @@ mod tests {
         RecordBatch::try_from_iter(columns).unwrap()
     }
 
+    /// What covers nothing, since nothing is reserved.
+    fn space() -> Lease {
+        let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+        let partitions = Partitions::enter(1, &Arc::default());
+        Budget::register(&pool, 0, partitions, Arc::default()).empty()
+    }
+
     /// A run of twenty frames on the local disk.
     async fn run() -> (Run, Arc<Spiller>) {
         let stats = Arc::new(StatsCell::default());
         let disk = Arc::new(DiskManager::builder().build().unwrap());
         let spiller = Spiller::new(disk, None, Arc::clone(&stats), 0);
-        let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-        let space = Arc::new(
-            Budget::register(&pool, 0, Partitions::enter(1, &Arc::default()), stats).empty(),
-        );
+        let space = Arc::new(space());
         let mut writer = RunWriter::new(&spiller, &batch(0).schema(), "rows", &space);
         for frame in 0..20 {
             writer
@@ -135,35 +141,116 @@ mod tests {
         assert_eq!(first.column(0), batch(0).column(0));
     }
 
+    /// Where each frame ends, the header's 16 bytes being the first one.
+    fn frame_ends(file: &[u8]) -> Vec<usize> {
+        let mut ends = vec![16];
+        loop {
+            let at = ends[ends.len() - 1];
+            let length = u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+            if length == u32::MAX {
+                assert_eq!(file.len(), at + 24, "the trailer");
+                return ends;
+            }
+            ends.push(at + 16 + length as usize);
+        }
+    }
+
     #[tokio::test]
     async fn damage_to_a_local_file_is_an_error_after_the_frames_before_it() {
         let (run, spiller) = run().await;
         let path = run.facts.file.path().unwrap().to_owned();
         let whole = std::fs::read(&path).unwrap();
-        let frame = (whole.len() - 16 - 24) / 20;
-        for at in [
-            0,
-            9,
-            17,
-            40,
-            frame / 2,
-            7 * frame,
-            19 * frame,
-            whole.len() - 3,
-        ] {
+        let ends = frame_ends(&whole);
+        assert_eq!(ends.len(), 21);
+        let before = |at: usize| i64::try_from(ends.partition_point(|end| *end <= at)).unwrap() - 1;
+        let in_frames = [0, 6, 7, 19].map(|frame| ends[frame]);
+        let around = in_frames
+            .iter()
+            .flat_map(|at| [*at, at + 3, at + 5, at + 9, at + 400]);
+        for at in around.chain([0, 9, ends[20], whole.len() - 3]) {
             let mut bytes = whole.clone();
             bytes[at] ^= 4;
             std::fs::write(&path, &bytes).unwrap();
-            let (frames, has_failed) = read(&run, &spiller, ReadAs::Rows).await;
-            assert!(has_failed, "byte {at}");
-            assert!(
-                (frames - i64::try_from(at / frame).unwrap()).abs() <= 1,
-                "byte {at}: {frames}"
+            let frames = before(at).max(0);
+            assert_eq!(
+                read(&run, &spiller, ReadAs::Rows).await,
+                (frames, true),
+                "byte {at}"
             );
             std::fs::write(&path, &whole[..at]).unwrap();
-            assert!(read(&run, &spiller, ReadAs::Rows).await.1, "cut at {at}");
+            // A frame is read with the 16 bytes that follow it, of the next one or the trailer.
+            let frames = before(at.saturating_sub(16)).max(0);
+            assert_eq!(
+                read(&run, &spiller, ReadAs::Rows).await,
+                (frames, true),
+                "cut at {at}"
+            );
         }
         std::fs::write(&path, &whole).unwrap();
         assert_eq!(read(&run, &spiller, ReadAs::Rows).await, (20, false));
+    }
+
+    fn text_rows(rows: usize, capacity: usize) -> RecordBatch {
+        let mut texts = arrow::array::StringBuilder::with_capacity(capacity / 64, capacity);
+        (0..rows).for_each(|row| texts.append_value(format!("text {row}")));
+        let texts: ArrayRef = Arc::new(texts.finish());
+        RecordBatch::try_from_iter([("text", texts)]).unwrap()
+    }
+
+    #[tokio::test]
+    async fn few_rows_in_large_buffers_are_gathered_all_the_same() {
+        let (_, spiller) = run().await;
+        let space = Arc::new(space());
+        let small = text_rows(10, 1 << 16);
+        let mut writer = RunWriter::new(&spiller, &small.schema(), "rows", &space);
+        for _ in 0..20 {
+            let rows = text_rows(10, 1 << 16);
+            writer
+                .push(rows, std::iter::empty(), 1 << 14)
+                .await
+                .unwrap();
+        }
+        let run = writer.finish().await.unwrap().unwrap();
+        assert_eq!((run.rows(), run.frames()), (200, 1));
+    }
+
+    /// The one thread for blocking work is busy while frames are handed over and given up.
+    #[test]
+    fn frames_of_a_run_that_nobody_wants_any_more_are_not_written() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (_, spiller) = run().await;
+            let written = spiller.stats.spilled_bytes.get();
+            for is_closed in [false, true] {
+                let (go, wait) = std::sync::mpsc::channel::<()>();
+                let busy = tokio::task::spawn_blocking(move || wait.recv());
+                let space = Arc::new(space());
+                spiller.write_behind(1 << 24, self::space());
+                let mut writer = RunWriter::new(&spiller, &batch(0).schema(), "rows", &space);
+                for frame in 0..5 {
+                    let rows = batch(frame);
+                    writer.push(rows, std::iter::empty(), 0).await.unwrap();
+                }
+                match is_closed {
+                    true => drop(writer.close().await.unwrap()),
+                    false => drop(writer),
+                }
+                go.send(()).unwrap();
+                busy.await.unwrap().unwrap();
+                // What was handed over before is done before this.
+                let mut writer = RunWriter::new(&spiller, &batch(0).schema(), "rows", &space);
+                writer.push(batch(0), std::iter::empty(), 0).await.unwrap();
+                let run = writer.finish().await.unwrap().unwrap();
+                assert_eq!(run.frames(), 1);
+            }
+            let more = spiller.stats.spilled_bytes.get() - written;
+            assert!(
+                more < written / 5,
+                "{more} bytes for two frames of {written}"
+            );
+        });
     }
 }
