@@ -120,7 +120,8 @@ impl MemoryPool for RefusingPool {
     }
 }
 
-/// Which call on files fails, counted from 0 over all files.
+/// Which call on files fails, counted from 0 over all files. Of files on the local disk, which are read
+/// behind the back end's back, the n-th one that is finished is damaged instead of the n-th read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFault {
     /// None.
@@ -158,6 +159,8 @@ struct FileCalls {
     finish: AtomicUsize,
     open_reader: AtomicUsize,
     read: AtomicUsize,
+    /// Files on the local disk that were finished.
+    local: AtomicUsize,
     written_bytes: AtomicUsize,
 }
 
@@ -171,6 +174,8 @@ pub struct FaultyFiles {
 #[derive(Debug)]
 struct FileState {
     fault: FileFault,
+    /// Whether files say where they are.
+    is_local: bool,
     calls: FileCalls,
     struck: AtomicUsize,
 }
@@ -203,6 +208,37 @@ impl FileState {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "what is on the disk is damaged behind the reader's back"
+)]
+impl FileState {
+    /// Damages a finished file of the local disk, if it is its turn.
+    fn damage_file(&self, path: &std::path::Path) -> io::Result<()> {
+        let number = self.calls.local.fetch_add(1, SeqCst);
+        let size = std::fs::metadata(path)?.len();
+        let cut = |bytes: u64| {
+            let file = std::fs::OpenOptions::new().write(true).open(path)?;
+            file.set_len(size.saturating_sub(bytes))
+        };
+        match self.fault {
+            FileFault::OpenReader(n) if n == number => std::fs::remove_file(path)?,
+            FileFault::Read(n) if n == number => cut(size / 2)?,
+            FileFault::ShortRead(n) if n == number => cut(1)?,
+            FileFault::Truncated { file, bytes } if file == number => cut(bytes)?,
+            FileFault::DamagedRead(n) if n == number => {
+                let mut bytes = std::fs::read(path)?;
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+                std::fs::write(path, bytes)?;
+            }
+            _ => return Ok(()),
+        }
+        self.struck.fetch_add(1, SeqCst);
+        Ok(())
+    }
+}
+
 impl FaultyFiles {
     /// Files in a directory of their own.
     ///
@@ -213,13 +249,27 @@ impl FaultyFiles {
         Ok(Self::over(disk, fault))
     }
 
+    /// The same, which say where on the local disk they are, as DataFusion's own do.
+    ///
+    /// # Errors
+    /// If there can be no directory.
+    pub fn local(fault: FileFault) -> Result<Arc<Self>> {
+        let disk = Arc::new(DiskManager::builder().build()?);
+        Ok(Self::made(disk, fault, true))
+    }
+
     /// Files of another disk manager.
     #[must_use]
     pub fn over(disk: Arc<DiskManager>, fault: FileFault) -> Arc<Self> {
+        Self::made(disk, fault, false)
+    }
+
+    fn made(disk: Arc<DiskManager>, fault: FileFault, is_local: bool) -> Arc<Self> {
         Arc::new(Self {
             disk,
             state: Arc::new(FileState {
                 fault,
+                is_local,
                 calls: FileCalls::default(),
                 struck: AtomicUsize::new(0),
             }),
@@ -285,7 +335,10 @@ impl FaultyFile {
 }
 
 impl SpillFile for FaultyFile {
-    // No `path`: whoever reads must go through `read_stream`, as with any custom back end.
+    /// Without one, whoever reads must go through `read_stream`, as with any custom back end.
+    fn path(&self) -> Option<&std::path::Path> {
+        self.file.path().filter(|_| self.state.is_local)
+    }
 
     fn size(&self) -> Option<u64> {
         self.file.size()
@@ -317,9 +370,11 @@ impl SpillFile for FaultyFile {
         {
             return Err(injected("opening a spill file for writing"));
         }
+        let path = self.path().map(std::path::Path::to_owned);
         Ok(Box::new(FaultyWriter {
             writer: self.file.open_writer()?,
             state: Arc::clone(&self.state),
+            path,
         }))
     }
 }
@@ -327,6 +382,8 @@ impl SpillFile for FaultyFile {
 struct FaultyWriter {
     writer: Box<dyn SpillWriter>,
     state: Arc<FileState>,
+    /// Of a file on the local disk.
+    path: Option<std::path::PathBuf>,
 }
 
 impl Write for FaultyWriter {
@@ -357,7 +414,11 @@ impl SpillWriter for FaultyWriter {
         {
             return Err(injected("finishing a spill file"));
         }
-        self.writer.finish()
+        self.writer.finish()?;
+        match &self.path {
+            Some(path) => Ok(self.state.damage_file(path)?),
+            None => Ok(()),
+        }
     }
 }
 

@@ -522,9 +522,27 @@ where
     T: Send + 'static,
     F: Future<Output = T>,
 {
+    // As many as tokio has by default.
+    within_blocking_threads(512, limit, run)
+}
+
+/// The same in a runtime with so many threads for blocking tasks.
+///
+/// # Errors
+/// If it takes too long or panics.
+pub fn within_blocking_threads<T, F>(
+    threads: usize,
+    limit: Duration,
+    run: impl FnOnce() -> F + Send + 'static,
+) -> Result<T, String>
+where
+    T: Send + 'static,
+    F: Future<Output = T>,
+{
     let (sender, receiver) = mpsc::channel();
     let worker = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(threads)
             .enable_all()
             .build();
         let result = match runtime {

@@ -1,17 +1,20 @@
 //! Holds the promise that dropping the stream is cancelling: in every phase, after any number of
 //! batches, memory and files go with it, and work that yields no rows can be stopped too.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use datafusion_common::JoinType;
 use futures::StreamExt;
+use grace_hash_join::GraceHashJoinStream;
+use grace_hash_join::testing::run::within_blocking_threads;
 use grace_hash_join::testing::{
     Case, Environment, FaultyInput, FilterKind, InputFault, Layout, Pressure, Shape, Table,
 };
 
-use crate::run;
+use crate::{WATCHDOG, run};
 
 fn input(table: &Table, fault: InputFault) -> std::pin::Pin<Box<FaultyInput>> {
     let input = FaultyInput::new(Arc::clone(&table.schema), table.batches.clone());
@@ -80,6 +83,56 @@ fn a_stream_dropped_after_any_number_of_polls_leaves_nothing() {
                     }
                 }
             });
+        }
+    }
+}
+
+/// Polls a stream when it asks for it, so often, or until it ends; whether it did.
+async fn polled(stream: &mut GraceHashJoinStream, most: usize) -> bool {
+    let mut polls = 0;
+    poll_fn(|context| {
+        if polls == most {
+            return Poll::Ready(false);
+        }
+        polls += 1;
+        match stream.poll_next_unpin(context) {
+            Poll::Ready(None) => Poll::Ready(true),
+            Poll::Ready(Some(batch)) => {
+                batch.unwrap();
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Of every run, from its first poll to its last, in a runtime with one thread for blocking tasks too.
+#[test]
+fn a_stream_dropped_at_any_poll_that_it_asked_for_leaves_nothing() {
+    for (turn, join) in Case::of_each_type().into_iter().enumerate() {
+        for (place, pressure) in Pressure::FORCED.into_iter().enumerate() {
+            let case = Case {
+                pressure,
+                batch_size: 20,
+                ..join
+            };
+            let threads = if (turn + place) % 2 == 0 { 1 } else { 8 };
+            let dropped = within_blocking_threads(threads, WATCHDOG, move || async move {
+                let setting = case.setting().unwrap();
+                for polls in (turn..).step_by(11) {
+                    let environment = case.environment().unwrap();
+                    let mut stream = setting.start(&environment).unwrap();
+                    let has_ended = polled(&mut stream, polls).await;
+                    drop(stream);
+                    environment.becomes_clean().await.unwrap();
+                    if has_ended {
+                        return;
+                    }
+                }
+            });
+            dropped.unwrap_or_else(|why| panic!("{case}: {why}"));
         }
     }
 }

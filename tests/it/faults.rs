@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use datafusion_common::{DataFusionError, JoinType};
 use datafusion_execution::memory_pool::{GreedyMemoryPool, MemoryPool, UnboundedMemoryPool};
+use futures::future::join_all;
 use grace_hash_join::testing::faults::{INJECTED, Refusal};
-use grace_hash_join::testing::run::Setting;
+use grace_hash_join::testing::run::{Setting, within_blocking_threads};
 use grace_hash_join::testing::{
     Case, Environment, FaultyFiles, FaultyInput, FileFault, FilterKind, InputFault, Pressure,
-    RefusingPool, Rows, Shape, Table, collect,
+    RefusingPool, Rows, Shape, Spills, Table, collect,
 };
 
-use crate::run;
+use crate::{WATCHDOG, run};
 
 fn unlimited() -> Arc<dyn MemoryPool> {
     Arc::new(UnboundedMemoryPool::default())
@@ -39,12 +40,12 @@ async fn refused(
     (pool.calls(), is_right)
 }
 
-#[test]
-fn every_single_refusal_by_the_pool_is_survived_or_reported() {
+/// Walks over the calls of the pool, until one run has no such call left to refuse.
+fn every_call_on_the_pool(pressures: &[Pressure], refusal: fn(usize) -> Refusal) {
     for join in Case::of_each_type() {
-        for pressure in Pressure::FORCED {
+        for pressure in pressures {
             let case = Case {
-                pressure,
+                pressure: *pressure,
                 batch_size: 7,
                 ..join
             };
@@ -52,9 +53,9 @@ fn every_single_refusal_by_the_pool_is_survived_or_reported() {
             run(&case, move || async move {
                 let setting = case.setting().unwrap();
                 for n in 0.. {
-                    let once = Refusal::Once(n);
-                    let (calls, _) = refused(&setting, &expected, once, unlimited()).await;
+                    let (calls, _) = refused(&setting, &expected, refusal(n), unlimited()).await;
                     if calls <= n {
+                        assert!(n > 0, "the pool was never asked");
                         break;
                     }
                 }
@@ -64,27 +65,13 @@ fn every_single_refusal_by_the_pool_is_survived_or_reported() {
 }
 
 #[test]
+fn every_single_refusal_by_the_pool_is_survived_or_reported() {
+    every_call_on_the_pool(&Pressure::FORCED, Refusal::Once);
+}
+
+#[test]
 fn a_pool_that_refuses_from_some_call_on_is_survived_or_reported() {
-    for join in Case::of_each_type() {
-        for pressure in [Pressure::Fits, Pressure::SplitAgain] {
-            let case = Case {
-                pressure,
-                batch_size: 7,
-                ..join
-            };
-            let expected = case.expected().unwrap();
-            run(&case, move || async move {
-                let setting = case.setting().unwrap();
-                for n in 0.. {
-                    let from = Refusal::From(n);
-                    let (calls, _) = refused(&setting, &expected, from, unlimited()).await;
-                    if calls <= n {
-                        break;
-                    }
-                }
-            });
-        }
-    }
+    every_call_on_the_pool(&[Pressure::Fits, Pressure::SplitAgain], Refusal::From);
 }
 
 #[test]
@@ -105,6 +92,49 @@ fn a_pool_that_refuses_now_and_then_is_survived_or_reported() {
     }
 }
 
+/// Where spill files are, and how many threads there are to write and read them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Files {
+    /// In a back end that hands out streams.
+    Streamed,
+    /// In a directory, from which they are read as they are.
+    Local { blocking_threads: usize },
+}
+
+const FILES: [Files; 3] = [
+    Files::Streamed,
+    Files::Local {
+        blocking_threads: 8,
+    },
+    Files::Local {
+        blocking_threads: 1,
+    },
+];
+
+/// One run with files of which one call fails; whether there was such a call.
+fn failing(case: Case, expected: &Rows, fault: FileFault, files: Files) -> bool {
+    let expected = expected.clone();
+    let threads = match files {
+        Files::Streamed => 8,
+        Files::Local { blocking_threads } => blocking_threads,
+    };
+    let struck = within_blocking_threads(threads, WATCHDOG, move || async move {
+        let setting = case.setting().unwrap();
+        let faulty = match files {
+            Files::Streamed => FaultyFiles::new(fault),
+            Files::Local { .. } => FaultyFiles::local(fault),
+        };
+        let faulty = faulty.unwrap();
+        let around = Environment::with_files(unlimited(), 7, &faulty).unwrap();
+        let stream = setting.start(&around);
+        let survived = Setting::survives(stream, &around, &expected).await;
+        let is_right = survived.unwrap_or_else(|why| panic!("{why}"));
+        assert!(is_right || faulty.struck(), "failed without a fault");
+        faulty.struck()
+    });
+    struck.unwrap_or_else(|why| panic!("{case}, {fault:?}, {files:?}: {why}"))
+}
+
 /// Walks over the calls of one kind until several runs in a row had no such call left to fail.
 fn every_call_on_files(fault: impl Fn(usize) -> FileFault + Copy + Send + 'static) {
     for pressure in [
@@ -113,7 +143,6 @@ fn every_call_on_files(fault: impl Fn(usize) -> FileFault + Copy + Send + 'stati
         Pressure::SplitAgain,
         Pressure::Chunked,
     ] {
-        let mut spared = 0;
         let with_answer = |join| {
             let case = Case {
                 pressure,
@@ -129,22 +158,15 @@ fn every_call_on_files(fault: impl Fn(usize) -> FileFault + Copy + Send + 'stati
         };
         let joins = Case::of_each_type().into_iter().chain([empty]);
         let cases: Vec<_> = joins.map(with_answer).collect();
-        for (n, (case, expected)) in cases.iter().cycle().enumerate() {
-            let (case, expected) = (*case, expected.clone());
-            let struck = run(&case, move || async move {
-                let setting = case.setting().unwrap();
-                let files = FaultyFiles::new(fault(n)).unwrap();
-                let around = Environment::with_files(unlimited(), 7, &files).unwrap();
-                let stream = setting.start(&around);
-                let survived = Setting::survives(stream, &around, &expected).await;
-                let is_right = survived.unwrap_or_else(|why| panic!("{:?}: {why}", fault(n)));
-                assert!(is_right || files.struck(), "failed without a fault");
-                files.struck()
-            });
-            spared = if struck { 0 } else { spared + 1 };
-            if spared > cases.len() {
-                assert!(n > cases.len() + 1, "no call was there to fail");
-                break;
+        for files in FILES {
+            let mut spared = 0;
+            for (n, (case, expected)) in cases.iter().cycle().enumerate() {
+                let struck = failing(*case, expected, fault(n), files);
+                spared = if struck { 0 } else { spared + 1 };
+                if spared > cases.len() {
+                    assert!(n > cases.len() + 1, "no call was there to fail");
+                    break;
+                }
             }
         }
     }
@@ -300,5 +322,41 @@ fn a_filter_that_fails_ends_the_join_with_its_error() {
                 environment.becomes_clean().await.unwrap();
             });
         }
+    }
+}
+
+/// The threads of a runtime are few, and those that block may be one: everything that is written and
+/// read takes turns.
+#[test]
+fn joins_beside_each_other_finish_with_one_thread_for_blocking_tasks() {
+    for pressure in [Pressure::All, Pressure::SplitAgain, Pressure::Chunked] {
+        let case = Case {
+            pressure,
+            shape: Shape::Large,
+            ..Case::new(JoinType::Full)
+        };
+        let case = match pressure {
+            // Of five rows each, they would be many chunks.
+            Pressure::Chunked => Case {
+                shape: Shape::Mixed,
+                ..case
+            },
+            _ => case,
+        };
+        let expected = case.expected().unwrap();
+        let finished = within_blocking_threads(1, WATCHDOG, move || async move {
+            let setting = case.setting().unwrap();
+            let around = case.environment().unwrap();
+            let join = async || {
+                let stream = setting.start(&around).unwrap();
+                let outcome = collect(stream).await.unwrap();
+                outcome.end.as_ref().unwrap();
+                outcome.is_right(&expected, &around).unwrap();
+                outcome.spilled_as(Spills::Must).unwrap();
+            };
+            join_all((0..6).map(|_| join())).await;
+            around.becomes_clean().await.unwrap();
+        });
+        finished.unwrap_or_else(|why| panic!("{case}: {why}"));
     }
 }
