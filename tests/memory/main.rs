@@ -22,6 +22,7 @@ mod data;
 mod expected;
 mod extremes;
 mod measure;
+mod plan;
 mod sweep;
 mod together;
 mod written;
