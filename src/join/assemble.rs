@@ -11,6 +11,7 @@ use datafusion_common::Result;
 use super::columns::{InOrder, LoadedRows, Picked};
 use super::context::{JoinContext, new_batch};
 use crate::error;
+use crate::memory::most_rows;
 use crate::semantics::{OutputColumn, Side};
 
 /// Where the columns of one side come from, all of one length.
@@ -54,15 +55,16 @@ impl<'a> Source<'a> {
     ) -> Result<ArrayRef> {
         let missing = || error::internal(format!("column {index} of {} is missing", side.name()));
         let of = |batch: &'a RecordBatch| batch.columns().get(index).ok_or_else(missing);
+        let fields = ctx.side(side).schema.fields();
+        let field = fields.get(index).ok_or_else(missing)?;
+        if rows > most_rows(field.data_type()) {
+            return Err(error::too_many_words());
+        }
         match self {
             Self::Loaded(loaded, picked) => loaded.gather(index, picked),
             Self::InOrder(loaded, in_order) => loaded.pick(index, in_order),
             Self::Batch(batch, selection) => selection.of(of(batch)?, rows),
-            Self::Null => {
-                let fields = ctx.side(side).schema.fields();
-                let field = fields.get(index).ok_or_else(missing)?;
-                Ok(new_null_array(field.data_type(), rows))
-            }
+            Self::Null => Ok(new_null_array(field.data_type(), rows)),
         }
     }
 }

@@ -9,7 +9,7 @@ use datafusion_common::Result;
 
 use super::columns::max_merged_bytes;
 use super::context::{JoinContext, Rows, new_batch};
-use crate::memory::{Growing, Lease, Texts, column_bytes, grows_in_place, stored_schema};
+use crate::memory::{Growing, Lease, Sources, Texts, column_bytes, grows_in_place, stored_schema};
 
 /// A bucket in memory.
 pub(super) struct Resident {
@@ -73,6 +73,8 @@ impl Resident {
 pub(super) struct Tail {
     rows: Option<Growing>,
     hashes: Vec<u64>,
+    /// Of the rows before those.
+    sources: Sources,
 }
 
 impl Tail {
@@ -97,7 +99,8 @@ impl Tail {
         let most = (buffer / row_bytes).max(now.len());
         if self.rows.is_none() {
             let stored = stored_schema(&ctx.join.build.schema);
-            self.rows = Some(Growing::new(&stored, most, Texts::Within(buffer)));
+            let growing = Growing::new(&stored, most, Texts::Within(buffer));
+            self.rows = Some(growing.after(&self.sources));
             self.hashes.reserve_exact(most);
         }
         if let Some(growing) = &mut self.rows
@@ -114,11 +117,13 @@ impl Tail {
         self.rows.as_ref().map_or(0, Growing::bytes) + size_of_val(&*self.hashes)
     }
 
-    /// The rows; nothing if there are none.
-    pub(super) fn finish(self) -> Result<Option<Rows>> {
-        let Some(rows) = self.rows else {
+    /// Takes the rows out; nothing if there are none.
+    pub(super) fn take(&mut self) -> Result<Option<Rows>> {
+        let Some(mut rows) = self.rows.take() else {
             return Ok(None);
         };
-        Ok(Some(Rows::new(rows.finish()?, self.hashes)))
+        self.sources = rows.sources();
+        let hashes = std::mem::take(&mut self.hashes);
+        Ok(Some(Rows::new(rows.finish()?, hashes)))
     }
 }

@@ -319,7 +319,7 @@ impl Split {
                     if rest.is_empty() && resident.tail.bytes() < buffer {
                         return Ok(());
                     }
-                    let full = std::mem::take(&mut resident.tail).finish()?;
+                    let full = resident.tail.take()?;
                     self.keep(ctx, bucket, full).await?;
                 }
             }
@@ -392,11 +392,15 @@ impl Split {
         let Bucket::Resident(resident) = std::mem::replace(slot, spilled) else {
             return Err(error::internal("a bucket was given up twice"));
         };
-        let Resident { parts, lease, tail } = resident;
+        let Resident {
+            parts,
+            lease,
+            mut tail,
+        } = resident;
         for part in parts {
             self.write(bucket, part).await?;
         }
-        if let Some(rows) = tail.finish()? {
+        if let Some(rows) = tail.take()? {
             self.write(bucket, rows).await?;
         }
         drop(lease);
@@ -471,7 +475,7 @@ impl Split {
     async fn keep_tails(&mut self, ctx: &JoinContext) -> Result<()> {
         for bucket in 0..self.buckets.len() {
             if let Some(Bucket::Resident(resident)) = self.buckets.get_mut(bucket) {
-                let rest = std::mem::take(&mut resident.tail).finish()?;
+                let rest = resident.tail.take()?;
                 self.keep(ctx, bucket, rest).await?;
             }
         }

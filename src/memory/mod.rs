@@ -23,7 +23,7 @@ pub(crate) use size::{
 };
 pub(crate) use space::{MIN_BUFFER, READER_BYTES, WorkSpace};
 pub(crate) use stored::{
-    Growing, Texts, grows_in_place, restored, restored_column, restored_extra, stored_schema,
-    text_bytes,
+    Growing, Sources, Texts, grows_in_place, restored, restored_column, restored_extra,
+    stored_schema, text_bytes,
 };
-pub(crate) use words::{collect_words, concat_within, interleave_within};
+pub(crate) use words::{collect_words, concat_within, interleave_within, most_rows};

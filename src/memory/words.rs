@@ -11,7 +11,7 @@
 //! Its kernels answer with an error for dictionaries of texts and numbers, and panic for those of
 //! other values, for dictionaries inside of lists of one size, and for runs.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arrow::array::{
     Array, ArrayData, ArrayRef, AsArray, DictionaryArray, PrimitiveArray, UInt32Array, UInt64Array,
@@ -37,6 +37,18 @@ pub(super) fn has_numbers(data_type: &DataType) -> bool {
         | DataType::FixedSizeList(field, _)
         | DataType::Map(field, _) => has_numbers(field.data_type()),
         _ => false,
+    }
+}
+
+/// The most rows that a column of this type can have.
+pub(crate) fn most_rows(data_type: &DataType) -> usize {
+    match data_type {
+        DataType::RunEndEncoded(ends, _) => numbers_of(ends.data_type()) - 1,
+        DataType::Struct(fields) => {
+            let most = fields.iter().map(|field| most_rows(field.data_type()));
+            most.min().unwrap_or(usize::MAX)
+        }
+        _ => usize::MAX,
     }
 }
 
@@ -138,18 +150,6 @@ impl Numbers {
             .iter()
             .filter_map(|numbered| numbered.shared.as_ref());
         words.map(ArrayData::get_buffer_memory_size).sum()
-    }
-
-    /// Tells words from others, as long as they are there.
-    pub(super) fn id(&self) -> usize {
-        let words = self
-            .0
-            .iter()
-            .filter_map(|numbered| numbered.shared.as_ref());
-        let places = words
-            .flat_map(ArrayData::buffers)
-            .map(|words| words.as_ptr().addr());
-        places.fold(0, |id, place| id.rotate_left(7) ^ place)
     }
 
     /// Whether all arrays can be one, whatever their values.
@@ -316,6 +316,25 @@ fn of_one_dictionary(arrays: &[&dyn Array], rows: &[(usize, usize)]) -> Result<O
     downcast_integer! {
         first.data_type() => (with_words),
         _ => Ok(None),
+    }
+}
+
+/// Notes the words of an array's dictionaries, so that they are known again as long as they are there.
+pub(super) fn note_words(array: &ArrayRef, words: &mut Vec<Weak<dyn Array>>) {
+    let columns = match array.data_type() {
+        DataType::Dictionary(_, _) => {
+            words.push(Arc::downgrade(array.as_any_dictionary().values()));
+            return;
+        }
+        DataType::Struct(_) => array.as_struct().columns(),
+        DataType::Map(_, _) => array.as_map().entries().columns(),
+        DataType::List(_) => std::slice::from_ref(array.as_list::<i32>().values()),
+        DataType::LargeList(_) => std::slice::from_ref(array.as_list::<i64>().values()),
+        DataType::FixedSizeList(_, _) => std::slice::from_ref(array.as_fixed_size_list().values()),
+        _ => return,
+    };
+    for column in columns {
+        note_words(column, words);
     }
 }
 

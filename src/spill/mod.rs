@@ -68,7 +68,10 @@ mod tests {
 
     use std::sync::Arc;
 
-    use arrow::array::{ArrayRef, Int64Array, StringViewArray};
+    use arrow::array::{
+        ArrayRef, DictionaryArray, Int64Array, PrimitiveArray, StringArray, StringViewArray,
+    };
+    use arrow::datatypes::Int32Type;
     use arrow::record_batch::RecordBatch;
     use datafusion_execution::disk_manager::DiskManager;
     use datafusion_execution::memory_pool::{MemoryPool, UnboundedMemoryPool};
@@ -212,6 +215,33 @@ mod tests {
         }
         let run = writer.finish().await.unwrap().unwrap();
         assert_eq!((run.rows(), run.frames()), (200, 1));
+    }
+
+    /// Some rows at a time, each with few of the words.
+    #[tokio::test]
+    async fn words_that_all_rows_share_are_written_once() {
+        let (_, spiller) = run().await;
+        let before = spiller.stats.spilled_bytes.get();
+        let words = StringArray::from_iter_values((0..50).map(|word| format!("{word:060}")));
+        let keys: PrimitiveArray<Int32Type> = (0..31_000).map(|row| Some(row * 7 % 50)).collect();
+        let rows = DictionaryArray::try_new(keys, Arc::new(words)).unwrap();
+        let rows = RecordBatch::try_from_iter([("words", Arc::new(rows) as ArrayRef)]).unwrap();
+        let space = Arc::new(space());
+        let mut writer = RunWriter::new(&spiller, &rows.schema(), "rows", &space);
+        for first in 0..1000 {
+            let picked: Vec<u32> = (first * 31..(first + 1) * 31).collect();
+            let pick = Pick::new(&rows, &[]);
+            writer.push_rows(&pick, &picked, 1 << 14).await.unwrap();
+        }
+        let run = writer.finish().await.unwrap().unwrap();
+        assert!(run.frames() > 20, "{}", run.frames());
+        let written = spiller.stats.spilled_bytes.get() - before;
+        let most = (31_000 * 4 + 3 * 50 * 64 + run.frames() * 512) as u64;
+        assert!(
+            written <= most,
+            "{written} bytes of {most} in {} frames",
+            run.frames()
+        );
     }
 
     /// The one thread for blocking work is busy while frames are handed over and given up.

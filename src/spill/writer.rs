@@ -17,8 +17,8 @@ use super::format::{self, Frame, RunSeed};
 use super::run::{Facts, Run, Spiller};
 use crate::error;
 use crate::memory::{
-    Growing, Lease, ROW_OVERHEAD, Texts, batch_bytes, grows_in_place, restored_extra, rows_bytes,
-    shared_bytes, stored_schema, text_bytes, words_bytes_of_row,
+    Growing, Lease, ROW_OVERHEAD, Sources, Texts, batch_bytes, grows_in_place, restored_extra,
+    rows_bytes, shared_bytes, stored_schema, text_bytes, words_bytes_of_row,
 };
 use crate::stats::StatsCell;
 
@@ -36,6 +36,8 @@ pub(crate) struct RunWriter {
     space: Arc<Lease>,
     pending: Option<Growing>,
     pending_bytes: usize,
+    /// Of the rows before those.
+    sources: Sources,
     /// There once there is something to write; whoever writes has it.
     file: Option<Arc<Mutex<RunFile>>>,
     rows: u64,
@@ -93,6 +95,7 @@ impl RunWriter {
             space: Arc::clone(space),
             pending: None,
             pending_bytes: 0,
+            sources: Sources::default(),
             file: None,
             rows: 0,
             memory_bytes: 0,
@@ -170,10 +173,9 @@ impl RunWriter {
         (expected, texts): (usize, usize),
     ) -> Result<()> {
         loop {
-            let stored = &self.stored;
-            let pending = self
-                .pending
-                .get_or_insert_with(|| Growing::new(stored, expected, Texts::Within(texts)));
+            let (stored, sources) = (&self.stored, &self.sources);
+            let new = || Growing::new(stored, expected, Texts::Within(texts)).after(sources);
+            let pending = self.pending.get_or_insert_with(new);
             let (before, is_first) = (pending.bytes(), pending.rows() == 0);
             let is_gathered = match rows {
                 Some(rows) => pending.append_rows(batch, rows)?,
@@ -210,7 +212,10 @@ impl RunWriter {
     pub(crate) async fn flush(&mut self) -> Result<()> {
         let bytes = std::mem::take(&mut self.pending_bytes);
         match self.pending.take() {
-            Some(pending) if pending.rows() > 0 => self.hand_over(pending.finish()?, bytes).await,
+            Some(mut pending) if pending.rows() > 0 => {
+                self.sources = pending.sources();
+                self.hand_over(pending.finish()?, bytes).await
+            }
             _ => Ok(()),
         }
     }

@@ -363,6 +363,54 @@ fn rows_may_be_more_than_run_ends_can_number() {
     }
 }
 
+/// The pairs of one batch are more than run ends can number.
+#[test]
+fn pairs_may_be_more_than_run_ends_can_number() {
+    let table = || {
+        let ends = PrimitiveArray::<Int16Type>::from(vec![100, 200]);
+        let runs = Int16RunArray::try_new(&ends, &StringArray::from(vec!["a", "b"])).unwrap();
+        let columns: [(&str, ArrayRef); 2] = [
+            ("key", Arc::new(Int64Array::from(vec![1; 200]))),
+            ("words", Arc::new(runs)),
+        ];
+        let batch = RecordBatch::try_from_iter_with_nullable(
+            columns.map(|(name, column)| (name, column, true)),
+        );
+        let batch = batch.unwrap();
+        Table {
+            schema: batch.schema(),
+            batches: vec![batch],
+            v: 1,
+        }
+    };
+    let case = Case {
+        batch_size: 100_000,
+        ..Case::new(JoinType::Inner)
+    };
+    run(&case, move || async move {
+        for has_filter in [false, true] {
+            let setting = setting(&case, [table(), table()], has_filter).unwrap();
+            let around = Environment::unlimited(case.batch_size).unwrap();
+            let outcome = collect(setting.start(&around).unwrap()).await.unwrap();
+            outcome.end.unwrap();
+            let mut pairs = [0; 4];
+            for batch in &outcome.batches {
+                let texts = |index| cast(batch.column(index), &DataType::Utf8).unwrap();
+                let (build, probe) = (texts(1), texts(3));
+                let rows = build
+                    .as_string::<i32>()
+                    .iter()
+                    .zip(probe.as_string::<i32>());
+                for (build, probe) in rows {
+                    let number = |text: Option<&str>| usize::from(text == Some("b"));
+                    pairs[2 * number(build) + number(probe)] += 1;
+                }
+            }
+            assert_eq!(pairs, [10_000; 4]);
+        }
+    });
+}
+
 /// A word that few rows have is written to their buckets alone.
 #[test]
 fn no_more_words_are_written_than_rows_have() {
