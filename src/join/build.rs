@@ -353,21 +353,21 @@ pub(crate) async fn hand_out_loaded(
     let output = ctx.join.semantics.rows(loaded.side);
     let row_bytes = loaded.rows.row_bytes().max(loaded.rows.widest()).max(1);
     let mut rows = Vec::new();
-    let is_wanted = |row: usize| match output {
-        RowOutput::Nothing => false,
-        RowOutput::Matched => matched.get(row),
-        RowOutput::Unmatched => !matched.get(row),
-        RowOutput::Marked => true,
+    let is_wanted = match output {
+        RowOutput::Nothing => return Ok(out.flow()),
+        RowOutput::Matched => Some(true),
+        RowOutput::Unmatched => Some(false),
+        RowOutput::Marked => None,
     };
     let mut from = 0;
     while from < loaded.rows.len() {
         let end = loaded.rows.piece_end(from);
         rows.clear();
         let most = out.room(ctx.batch_size.min(end - from), row_bytes);
-        let wanted = all_rows(end)
-            .skip(from)
-            .filter(|row| is_wanted(*row as usize));
-        rows.extend(wanted.take(most));
+        match is_wanted {
+            Some(is_matched) => rows.extend(matched.rows(from..end, is_matched).take(most)),
+            None => rows.extend(all_rows(end).skip(from).take(most)),
+        }
         from = match rows.last() {
             Some(last) if rows.len() == most => *last as usize + 1,
             _ => end,

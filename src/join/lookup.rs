@@ -92,13 +92,17 @@ impl<'a> Lookup<'a> {
     /// those that share a first match the first.
     pub(crate) fn mark_first(&mut self, bits: &mut MatchedBits) {
         let Self { table, links, .. } = self;
-        self.rows.retain(|row| {
-            let link = &mut links[*row as usize];
-            if !bits.set(table.row(*link) as usize) {
-                return false;
+        if table.is_unique() {
+            for row in self.rows.drain(..) {
+                bits.set(table.row(links[row as usize]) as usize);
             }
+            return;
+        }
+        retain(&mut self.rows, |row| {
+            let link = &mut links[row as usize];
+            let is_new = bits.set(table.row(*link) as usize);
             *link = table.after(*link);
-            *link != Link::NONE
+            is_new & (*link != Link::NONE)
         });
     }
 

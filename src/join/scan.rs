@@ -33,7 +33,7 @@ use crate::error;
 use crate::keys::Keys;
 use crate::memory::{rows_bytes, widest_value};
 use crate::semantics::{RowOutput, Side};
-use crate::table::{Candidates, MatchedBits, NO_ROW};
+use crate::table::{Candidates, MatchedBits, NO_ROW, retain};
 
 /// A streamed batch: the needed columns, and the keys.
 pub(crate) struct StreamedBatch {
@@ -148,7 +148,7 @@ impl<'a> Scan<'a> {
             return;
         }
         let Self { lookup, ask, .. } = self;
-        if self.loaded_bits.is_none() {
+        if self.loaded_bits.is_none() && ask.matched.any() {
             lookup.retain(|row| !ask.matched.get(row as usize));
         }
         if self.ctx.join.filter.is_some() {
@@ -334,24 +334,23 @@ impl<'a> Scan<'a> {
         let until = from + out.room(most, self.row_bytes);
         self.handed_out = until;
         let rows = self.ask.rows.get(from..until).unwrap_or_default();
-        let matched = |row: &u32| self.ask.matched.get(*row as usize);
-        let (rows, mark): (Vec<u32>, _) = match self.streamed_output() {
-            RowOutput::Matched if self.ask.is_last => (
-                rows.iter().copied().filter(|row| matched(row)).collect(),
-                None,
-            ),
-            RowOutput::Unmatched if self.ask.is_last => (
-                rows.iter().copied().filter(|row| !matched(row)).collect(),
-                None,
-            ),
-            RowOutput::Marked if self.ask.is_last => {
-                let mark = rows
-                    .iter()
-                    .map(|row| Some(matched(row)))
-                    .collect::<BooleanArray>();
-                (rows.to_vec(), Some(mark))
+        let mut rows = rows.to_vec();
+        let matched = |row: u32| self.ask.matched.get(row as usize);
+        let mark = match self.streamed_output() {
+            _ if !self.ask.is_last => return Ok(Step::Done),
+            RowOutput::Nothing => return Ok(Step::Done),
+            RowOutput::Matched => {
+                retain(&mut rows, matched);
+                None
             }
-            _ => return Ok(Step::Done),
+            RowOutput::Unmatched => {
+                retain(&mut rows, |row| !matched(row));
+                None
+            }
+            RowOutput::Marked => {
+                let mark = rows.iter().map(|row| Some(matched(*row)));
+                Some(mark.collect::<BooleanArray>())
+            }
         };
         if rows.is_empty() {
             return Ok(Step::Nothing);

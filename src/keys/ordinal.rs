@@ -84,8 +84,10 @@ pub(crate) fn key_range<'a>(
     most_span: u64,
 ) -> Option<KeyRange> {
     fn extremes<T: WholeNumber>(values: &[T]) -> Option<(i128, i128)> {
-        let (least, most) = (values.iter().min()?, values.iter().max()?);
-        Some((wide(*least), wide(*most)))
+        let first = *values.first()?;
+        let widen = |(least, most): (T, T), key: &T| (least.min(*key), most.max(*key));
+        let (least, most) = values.iter().fold((first, first), widen);
+        Some((wide(least), wide(most)))
     }
     /// In the order of the keys.
     fn wide<T: WholeNumber>(key: T) -> i128 {
