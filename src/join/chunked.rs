@@ -25,7 +25,7 @@ use super::probe::join_batch;
 use super::scan::{Ask, StreamedBatch};
 use super::space::Space;
 use crate::error;
-use crate::memory::{Lease, ROW_OVERHEAD, Unshare, batch_bytes};
+use crate::memory::{Lease, Unshare, batch_bytes};
 use crate::semantics::{RowOutput, Side};
 use crate::spill::{ReadAs, Run, RunReader, RunWriter};
 use crate::table::MatchedBits;
@@ -359,10 +359,11 @@ impl Replay<'_> {
         out: &mut Output,
     ) -> Result<MatchedBits> {
         let rows = batch.num_rows();
-        let in_hand = batch_bytes(batch) + rows * ROW_OVERHEAD;
+        let side = self.source.side.other();
+        let in_hand = batch_bytes(batch) + rows * self.ctx.row_overhead(side);
         let covered = self.space.plan.streamed_bytes();
         let _in_hand = self.ctx.budget.charge_beyond(covered, in_hand);
-        let keys = self.ctx.keys(self.source.side.other(), batch)?;
+        let keys = loaded.streamed_keys(self.ctx, batch)?;
         let streamed = StreamedBatch {
             batch: batch.clone(),
             keys,

@@ -34,7 +34,7 @@ use super::space::{Space, output_bytes};
 use crate::bucket::{Level, Scatter};
 #[cfg(feature = "testing")]
 use crate::config::SpillPolicy;
-use crate::memory::{Lease, ROW_OVERHEAD, batch_bytes};
+use crate::memory::{Lease, batch_bytes};
 use crate::semantics::Side;
 use crate::spill::{Pick, ReadAs, Run, RunWriter, finished};
 
@@ -239,11 +239,11 @@ async fn join_loaded(
     let side = side.other();
     while let Some(batch) = reader.next().await? {
         let rows = batch.num_rows();
-        let in_hand = batch_bytes(&batch) + rows * ROW_OVERHEAD;
+        let in_hand = batch_bytes(&batch) + rows * ctx.row_overhead(side);
         let _in_hand = ctx
             .budget
             .charge_beyond(space.plan.streamed_bytes(), in_hand);
-        let keys = ctx.keys(side, &batch)?;
+        let keys = loaded.streamed_keys(ctx, &batch)?;
         let streamed = StreamedBatch { batch, keys };
         let mut ask = Ask::once(all_rows(rows).collect(), rows);
         if join_batch(ctx, &mut loaded, &streamed, &mut ask, out).await? == Flow::Enough {
@@ -302,7 +302,7 @@ async fn split_run(
     let mut reader = run.read(&ctx.spiller, ReadAs::Stored)?;
     while let Some(batch) = reader.next().await? {
         let rows = batch.num_rows();
-        let in_hand = batch_bytes(&batch) + rows * ROW_OVERHEAD;
+        let in_hand = batch_bytes(&batch) + rows * ctx.row_overhead(side);
         let _in_hand = ctx
             .budget
             .charge_beyond(space.plan.rewritten_bytes(), in_hand);

@@ -18,7 +18,7 @@ use datafusion_common::{DataFusionError, Result};
 use super::columns::{LoadedRows, max_merged_bytes};
 use super::context::{JoinContext, Rows};
 use crate::error;
-use crate::keys::{self, KeyRange};
+use crate::keys::{self, KeyRange, Keys};
 use crate::memory::{Growing, Lease, READER_BYTES, Texts, Unshare, grows_in_place, restored_extra};
 use crate::semantics::{RowOutput, Side};
 use crate::spill::{ReadAs, Run, RunReader};
@@ -115,6 +115,17 @@ impl Loaded {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.index.table.len() == 0
+    }
+
+    /// The keys of rows that are streamed past these, hashed where these are found by hash.
+    ///
+    /// # Errors
+    /// If keys cannot be computed.
+    pub(crate) fn streamed_keys(&self, ctx: &JoinContext, batch: &RecordBatch) -> Result<Keys> {
+        match self.index.table.is_direct() {
+            true => ctx.unhashed_keys(self.side.other(), batch),
+            false => ctx.keys(self.side.other(), batch),
+        }
     }
 }
 

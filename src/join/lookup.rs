@@ -102,7 +102,8 @@ impl<'a> Lookup<'a> {
             let link = &mut links[row as usize];
             let is_new = bits.set(table.row(*link) as usize);
             *link = table.after(*link);
-            is_new & (*link != Link::NONE)
+            let has_more = *link != Link::NONE;
+            is_new && has_more
         });
     }
 

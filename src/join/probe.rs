@@ -26,7 +26,7 @@ use super::scan::{Ask, Scan, Step, StreamedBatch};
 use super::space::Space;
 use super::split::{SpilledKeys, SplitBuild};
 use crate::bucket::{Level, Scatter};
-use crate::keys::bucket_of;
+use crate::keys::{Keys, bucket_of};
 use crate::memory::{Lease, ROW_OVERHEAD, rows_bytes, shared_bytes};
 use crate::semantics::Side;
 use crate::spill::{Pick, Run, RunWriter, finished};
@@ -121,9 +121,12 @@ impl Waiting<'_> {
         }
     }
 
-    /// Whether rows have to be hashed: to find their bucket, or their matches.
-    fn needs_hashes(&self) -> bool {
-        self.split.is_some() || !self.loaded.index.table.is_direct()
+    /// The keys of probe rows, hashed where that is how their bucket or their matches are found.
+    fn keys(&self, ctx: &JoinContext, batch: &RecordBatch) -> Result<Keys> {
+        match self.split {
+            Some(_) => ctx.keys(Side::Probe, batch),
+            None => self.loaded.streamed_keys(ctx, batch),
+        }
     }
 
     /// Joins some probe rows, or sends them to the runs of their buckets.
@@ -187,10 +190,9 @@ async fn stream(
             let rows = slice.min(batch.num_rows() - from);
             let start = Instant::now();
             let piece = batch.slice(from, rows);
-            let needs_hashes = waiting.as_ref().is_some_and(Waiting::needs_hashes);
-            let keys = match needs_hashes {
-                true => ctx.keys(Side::Probe, &piece)?,
-                false => ctx.unhashed_keys(Side::Probe, &piece)?,
+            let keys = match waiting {
+                Some(waiting) => waiting.keys(ctx, &piece)?,
+                None => ctx.unhashed_keys(Side::Probe, &piece)?,
             };
             let streamed = StreamedBatch { batch: piece, keys };
             ctx.stats.probe_nanos.add_since(start);
