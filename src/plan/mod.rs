@@ -10,7 +10,7 @@
 //! | `codec` | the node as bytes, for another process (feature `proto`) |
 //! | `display` | how the node reads in `EXPLAIN` |
 //! | `expr` | physical expressions as the join's keys and residual filter |
-//! | `dynamic_filter`, `bounds` | the filter that the build side sends to the probe side's scans |
+//! | `dynamic_filter`, `round`, `bounds` | the filter that the build side sends to the probe side's scans; for whom it waits; what it says |
 //! | `metrics` | the join's counters as DataFusion metrics |
 //! | `options` | what SQL `SET` can say |
 //! | `rule`, `pass` | which joins are replaced; asks `eligibility` (may it be?), `estimate` (need it be?), `order` (does anyone rely on its order?), `sort_merge` (the other algorithm) and `merge_join` (the planner's own sort-merge joins), and says why in the words of `decision` |
@@ -33,6 +33,7 @@ mod metrics;
 mod options;
 mod order;
 mod pass;
+mod round;
 mod rule;
 mod sort_merge;
 mod task;
