@@ -18,6 +18,7 @@
 //! | `build`, `split` | the build phase, before and after the first refusal |
 //! | `resident`, `space` | a bucket in memory; what covers buffers, the queue of writes, and readers |
 //! | `victim` | which buckets go to disk |
+//! | `patience` | waiting for a floor that others hold |
 //! | `probe`, `scan`, `lookup` | routing probe rows; one streamed batch against the loaded rows |
 //! | `drain`, `chunked` | pairs of runs; the skew fallback |
 //! | `null_aware` | what NOT IN does besides |
