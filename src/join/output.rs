@@ -191,6 +191,11 @@ impl Output {
     pub(crate) async fn push(&mut self, batch: RecordBatch) -> Result<Flow> {
         let rows = batch.num_rows().min(self.wanted);
         self.wanted -= rows;
+        if self.gathered.rows == 0 && rows == batch.num_rows() && self.is_good(rows) {
+            self.emit(batch).await;
+            self.allowance.release();
+            return Ok(self.flow());
+        }
         let emitted = self.stats.output_batches.get();
         let values = new_values_bytes(&batch, self.gathered.pieces.last());
         let all = rows_bytes(&batch);
@@ -267,6 +272,11 @@ impl Output {
         }
     }
 
+    /// Whether so many rows are better handed out as they are than copied.
+    fn is_good(&self, rows: usize) -> bool {
+        (self.batch_size.div_ceil(GOOD_SIZE)..=self.batch_size).contains(&rows)
+    }
+
     /// Whether what is gathered is a batch: by rows, by bytes, or since the pool refuses what it
     /// and its copy take. A single piece of a good size is one too: it would only be copied.
     fn is_full(&mut self) -> bool {
@@ -276,7 +286,7 @@ impl Output {
             bytes,
             ..
         } = &self.gathered;
-        let is_large = pieces.len() == 1 && *rows >= self.batch_size / GOOD_SIZE;
+        let is_large = pieces.len() == 1 && self.is_good(*rows);
         let is_full = *rows >= self.batch_size || is_large || *bytes >= self.most_bytes();
         is_full || !self.allowance.try_hold(self.gathered.with_copy())
     }

@@ -22,7 +22,7 @@ use super::drain::Pair;
 use super::loaded::Loaded;
 use super::null_aware::Verdict;
 use super::output::{Flow, Output};
-use super::scan::{Ask, Scan, Step, StreamedBatch};
+use super::scan::{Ask, Scan, Step, StreamedBatch, streamed_row_bytes};
 use super::space::Space;
 use super::split::{SpilledKeys, SplitBuild};
 use crate::bucket::{Level, Scatter};
@@ -176,7 +176,9 @@ async fn stream(
         drop(whole);
         consume_budget().await;
         // Of a slice, the rest is somebody else's.
-        let bytes = rows_bytes(&batch) + shared_bytes(&batch);
+        let own = rows_bytes(&batch);
+        let row_bytes = streamed_row_bytes(ctx, Side::Probe, &batch, own);
+        let bytes = own + shared_bytes(&batch);
         ctx.stats.largest_batch_bytes.max(bytes as u64);
         let split = waiting.as_ref().and_then(|w| w.split.as_ref());
         let slice = split.map_or(ctx.batch_size, ProbeSplit::slice_rows);
@@ -194,7 +196,11 @@ async fn stream(
                 Some(waiting) => waiting.keys(ctx, &piece)?,
                 None => ctx.unhashed_keys(Side::Probe, &piece)?,
             };
-            let streamed = StreamedBatch { batch: piece, keys };
+            let streamed = StreamedBatch {
+                batch: piece,
+                keys,
+                row_bytes,
+            };
             ctx.stats.probe_nanos.add_since(start);
             match Verdict::of(ctx, &streamed.keys, rows) {
                 Verdict::Open => {}

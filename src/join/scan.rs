@@ -31,7 +31,7 @@ use super::lookup::Lookup;
 use super::output::Output;
 use crate::error;
 use crate::keys::Keys;
-use crate::memory::{rows_bytes, widest_value};
+use crate::memory::widest_value;
 use crate::semantics::{RowOutput, Side};
 use crate::table::{Candidates, MatchedBits, NO_ROW, retain};
 
@@ -39,6 +39,27 @@ use crate::table::{Candidates, MatchedBits, NO_ROW, retain};
 pub(crate) struct StreamedBatch {
     pub(crate) batch: RecordBatch,
     pub(crate) keys: Keys,
+    /// At least the bytes of each row, where rows of the streamed side come out.
+    pub(crate) row_bytes: usize,
+}
+
+/// At least the bytes of each row of `batch`, of `bytes` bytes in all; 0 where none comes out.
+pub(crate) fn streamed_row_bytes(
+    ctx: &JoinContext,
+    side: Side,
+    batch: &RecordBatch,
+    bytes: usize,
+) -> usize {
+    if !has_pairs(ctx) && ctx.join.semantics.rows(side) == RowOutput::Nothing {
+        return 0;
+    }
+    let widest = batch.columns().iter().map(widest_value).sum::<usize>();
+    widest.max(bytes / batch.num_rows().max(1))
+}
+
+/// Whether pairs come out, or are looked at.
+fn has_pairs(ctx: &JoinContext) -> bool {
+    ctx.join.semantics.pairs() || ctx.join.filter.is_some()
 }
 
 /// Which streamed rows are joined, and what is known of them.
@@ -112,7 +133,11 @@ impl<'a> Scan<'a> {
             ..
         } = loaded;
         let lookup = Lookup::new(ctx, index, &streamed.keys, ask.rows.clone())?;
-        let row_bytes = row_bytes(ctx, rows, (side.other(), &streamed.batch));
+        let of_loaded = match has_pairs(ctx) {
+            true => rows.row_bytes().max(rows.widest()),
+            false => 0,
+        };
+        let row_bytes = (streamed.row_bytes + of_loaded).max(1);
         let mut scan = Self {
             ctx,
             side: *side,
@@ -358,28 +383,6 @@ impl<'a> Scan<'a> {
         let streamed = Source::of_batch(&self.streamed.batch, &rows);
         let sources = Sources::new(self.side, Source::Null, streamed);
         assemble(self.ctx, &sources, rows.len(), mark).map(Step::Batch)
-    }
-}
-
-/// At least the bytes of an output row, whichever rows it is of: of a pair, or of a streamed row
-/// alone where no pairs are looked at.
-fn row_bytes(
-    ctx: &JoinContext,
-    loaded: &LoadedRows,
-    (side, streamed): (Side, &RecordBatch),
-) -> usize {
-    let semantics = ctx.join.semantics;
-    let has_pairs = semantics.pairs() || ctx.join.filter.is_some();
-    if !has_pairs && semantics.rows(side) == RowOutput::Nothing {
-        return 1;
-    }
-    let mean = rows_bytes(streamed) / streamed.num_rows().max(1);
-    let widest = streamed.columns().iter().map(widest_value).sum::<usize>();
-    let of_streamed = mean.max(widest).max(1);
-    if has_pairs {
-        of_streamed + loaded.row_bytes().max(loaded.widest())
-    } else {
-        of_streamed
     }
 }
 
