@@ -215,7 +215,10 @@ impl Plain {
     }
 
     /// Keeps the batch, or gives it back if the pool refuses.
-    fn try_add(&mut self, ctx: &JoinContext, arrived: Arrived) -> Result<Option<Arrived>> {
+    fn try_add(&mut self, ctx: &JoinContext, mut arrived: Arrived) -> Result<Option<Arrived>> {
+        if let Some(last) = self.rows.last() {
+            arrived.rows.share_with(&last.rows);
+        }
         let bytes = arrived.bytes();
         let total = self.bytes + bytes;
         let row_count = self.row_count + arrived.rows.len();
@@ -234,6 +237,7 @@ impl Plain {
             lease = ctx.budget.try_lease(bytes);
         }
         let Some(mut lease) = lease else {
+            arrived.rows.count_words();
             return Ok(Some(arrived));
         };
         self.headroom.absorb(lease.split(more));
@@ -242,11 +246,14 @@ impl Plain {
             let lease = lease.split(batch_bytes(&rows));
             self.null_keys.push(Held { rows, lease });
         }
-        let rows = match arrived.valid {
+        let mut rows = match arrived.valid {
             None => arrived.rows,
             // The head-room has space for the copy.
             Some(valid) => arrived.rows.take(&valid)?,
         };
+        if let Some(last) = self.rows.last() {
+            rows.share_with(&last.rows);
+        }
         lease.settle(rows.bytes());
         self.rows.push(Held { rows, lease });
         Ok(None)
@@ -268,7 +275,13 @@ impl Plain {
         for held in self.null_keys {
             split.add_null_keys(ctx, &held.rows, out).await?;
         }
-        for held in self.rows {
+        let mut rows = self.rows.into_iter().peekable();
+        while let Some(mut held) = rows.next() {
+            if let Some(next) = rows.peek_mut() {
+                // Words that they share are the next one's from here on.
+                let words = next.rows.count_words();
+                next.lease.absorb(held.lease.split(words));
+            }
             split.add(ctx, held, None).await?;
         }
         Ok(split)

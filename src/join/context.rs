@@ -4,7 +4,7 @@ use std::ptr::addr_eq;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::array::{ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::compute::take;
 use arrow::datatypes::SchemaRef;
 use datafusion_common::Result;
@@ -14,7 +14,7 @@ use crate::error;
 use crate::keys::Keys;
 use crate::memory::{
     Budget, ROW_OVERHEAD, batch_bytes, collect_words, compact, needed_bytes, restored, rows_bytes,
-    words_bytes_of_row,
+    shared_bytes, words_bytes_of_row,
 };
 use crate::semantics::Side;
 use crate::spill::Spiller;
@@ -219,6 +219,21 @@ impl Rows {
         }
     }
 
+    /// Counts words that `before` has too with those, if all words are the same.
+    pub(crate) fn share_with(&mut self, before: &Self) {
+        let are_shared = have_same_words(&self.batch, &before.batch);
+        self.counted = if are_shared {
+            shared_bytes(&self.batch)
+        } else {
+            0
+        };
+    }
+
+    /// Counts all words with these rows; returns the bytes that this adds.
+    pub(crate) fn count_words(&mut self) -> usize {
+        std::mem::take(&mut self.counted)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.hashes.len()
     }
@@ -240,6 +255,17 @@ impl Rows {
         hashes.extend(rows.iter().filter_map(|row| self.hashes.get(*row as usize)));
         Ok(Self::new(take_rows(&self.batch, rows)?, hashes))
     }
+}
+
+/// Whether two batches of one schema have the same dictionaries.
+fn have_same_words(one: &RecordBatch, other: &RecordBatch) -> bool {
+    let mut pairs = one.columns().iter().zip(other.columns());
+    pairs.all(|(one, other)| {
+        let words = one
+            .as_any_dictionary_opt()
+            .zip(other.as_any_dictionary_opt());
+        words.is_none_or(|(one, other)| Arc::ptr_eq(one.values(), other.values()))
+    })
 }
 
 /// Row numbers `0..rows`.

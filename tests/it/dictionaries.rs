@@ -411,6 +411,48 @@ fn pairs_may_be_more_than_run_ends_can_number() {
     });
 }
 
+/// Forty batches share a dictionary of 200 KiB, which is there once.
+#[test]
+fn words_that_all_batches_share_are_counted_once() {
+    let words = StringArray::from_iter_values((0..2000).map(|code| format!("{code:0100}")));
+    let words: ArrayRef = Arc::new(words);
+    let batch = |first: i32| {
+        let numbers = first..first + 100;
+        let keys = Int32Array::from_iter_values(numbers.clone());
+        let numbers: Int32Array = numbers.map(|row| Some(row * 7 % 2000)).collect();
+        let dictionary = DictionaryArray::try_new(numbers, Arc::clone(&words));
+        let columns: [(&str, ArrayRef); 2] = [
+            ("key", Arc::new(keys)),
+            ("words", Arc::new(dictionary.unwrap())),
+        ];
+        let columns = columns.map(|(name, column)| (name, column, true));
+        RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+    };
+    let batches: Vec<_> = (0..40).map(|number| batch(number * 100)).collect();
+    let build = Table {
+        schema: batches[0].schema(),
+        batches: batches.clone(),
+        v: 1,
+    };
+    let probe = Table {
+        batches: batches[..3].to_vec(),
+        ..build.clone()
+    };
+    let case = Case::new(JoinType::Inner);
+    run(&case, move || async move {
+        let setting = setting(&case, [build, probe], false).unwrap();
+        for (bytes, spills) in [(2 << 20, Spills::MustNot), (640 << 10, Spills::Must)] {
+            let around = Environment::greedy(bytes, 8192).unwrap();
+            let outcome = collect(setting.start(&around).unwrap()).await.unwrap();
+            outcome.end.as_ref().unwrap();
+            assert_eq!(outcome.stats.output_rows, 300);
+            outcome
+                .spilled_as(spills)
+                .unwrap_or_else(|why| panic!("{bytes} bytes: {why}"));
+        }
+    });
+}
+
 /// A word that few rows have is written to their buckets alone.
 #[test]
 fn no_more_words_are_written_than_rows_have() {

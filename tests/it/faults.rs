@@ -101,16 +101,6 @@ enum Files {
     Local { blocking_threads: usize },
 }
 
-const FILES: [Files; 3] = [
-    Files::Streamed,
-    Files::Local {
-        blocking_threads: 8,
-    },
-    Files::Local {
-        blocking_threads: 1,
-    },
-];
-
 /// One run with files of which one call fails; whether there was such a call.
 fn failing(case: Case, expected: &Rows, fault: FileFault, files: Files) -> bool {
     let expected = expected.clone();
@@ -137,11 +127,11 @@ fn failing(case: Case, expected: &Rows, fault: FileFault, files: Files) -> bool 
 
 /// Walks over the calls of one kind until several runs in a row had no such call left to fail.
 fn every_call_on_files(fault: impl Fn(usize) -> FileFault + Copy + Send + 'static) {
-    for pressure in [
-        Pressure::Half,
-        Pressure::All,
-        Pressure::SplitAgain,
-        Pressure::Chunked,
+    for (pressure, blocking_threads) in [
+        (Pressure::Half, 8),
+        (Pressure::All, 1),
+        (Pressure::SplitAgain, 8),
+        (Pressure::Chunked, 1),
     ] {
         let with_answer = |join| {
             let case = Case {
@@ -158,7 +148,7 @@ fn every_call_on_files(fault: impl Fn(usize) -> FileFault + Copy + Send + 'stati
         };
         let joins = Case::of_each_type().into_iter().chain([empty]);
         let cases: Vec<_> = joins.map(with_answer).collect();
-        for files in FILES {
+        for files in [Files::Streamed, Files::Local { blocking_threads }] {
             let mut spared = 0;
             for (n, (case, expected)) in cases.iter().cycle().enumerate() {
                 let struck = failing(*case, expected, fault(n), files);
