@@ -265,4 +265,28 @@ mod tests {
             "[Inner, Right, LeftSemi, RightSemi, RightAnti, RightMark]"
         );
     }
+
+    #[test]
+    fn where_both_schemas_metadata_clash_the_side_that_the_type_is_named_after_wins() {
+        let schema = |side: &str| {
+            let own = (side.to_string(), side.to_string());
+            let both = ("both".to_string(), side.to_string());
+            Arc::new(Schema::new_with_metadata(
+                Fields::empty(),
+                [own, both].into(),
+            ))
+        };
+        for join_type in ALL {
+            let (output, _) = Semantics::new(join_type).output(&schema("left"), &schema("right"));
+            let is_of_the_right = format!("{join_type:?}").starts_with("Right");
+            let winner = if is_of_the_right { "right" } else { "left" };
+            let expected = [("both", winner), ("left", "left"), ("right", "right")];
+            let text = |(key, value): (&str, &str)| (key.to_string(), value.to_string());
+            assert_eq!(
+                *output.metadata(),
+                expected.map(text).into(),
+                "{join_type:?}"
+            );
+        }
+    }
 }

@@ -94,4 +94,17 @@ mod tests {
         assert!(!bloom.is_useful());
         assert!(Bloom::new(63).is_none());
     }
+
+    #[test]
+    fn a_filter_is_useful_until_it_is_half_full() {
+        // Of 8,192 bits: 44 % with 600 keys, 58 % with 900.
+        let mut bloom = Bloom::new(1 << 10).unwrap();
+        (0..600).for_each(|key| bloom.insert(hash(key)));
+        assert!(bloom.is_useful());
+        // Known keys set no bit.
+        (0..600).for_each(|key| bloom.insert(hash(key)));
+        assert!(bloom.is_useful());
+        (600..900).for_each(|key| bloom.insert(hash(key)));
+        assert!(!bloom.is_useful());
+    }
 }

@@ -72,4 +72,12 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, (0..1000).filter(|r| r % 3 != 0).collect::<Vec<_>>());
     }
+
+    #[test]
+    fn buckets_without_rows_are_not_among_them() {
+        let scatter = Scatter::new(&[7, 7], 0..2, Level(1), FanOut::new(16));
+        let buckets: Vec<_> = scatter.buckets().collect();
+        let bucket = bucket_of(7, Level(1), FanOut::new(16));
+        assert_eq!(buckets, [(bucket, &[0, 1][..])]);
+    }
 }

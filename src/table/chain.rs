@@ -609,6 +609,35 @@ mod tests {
         }
     }
 
+    /// `walk` checks that no call gives more than it was asked for.
+    #[test]
+    fn chains_side_by_side_give_no_more_than_was_asked_for() {
+        let key = |row: u64| row.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let probe: Vec<u64> = (0..64).map(key).collect();
+        let rows: Vec<u32> = (0..64).collect();
+        for copies in [1, 2, 3] {
+            let hashes: Vec<u64> = (0..64 * copies).map(|row| key(row % 64)).collect();
+            let table = table(&hashes);
+            let expected = expected(&hashes, &probe, &rows);
+            assert_eq!(expected.len() as u64, 64 * copies);
+            for most in [1, 15, 16, 17, 20, 31, 32, 33, 48, 63, 64, 100, 1000] {
+                assert_eq!(walk(&table, &probe, &rows, most), expected, "{most}");
+            }
+        }
+    }
+
+    #[test]
+    fn candidates_that_are_split_off_are_those_after_the_first_ones() {
+        let mut first = Candidates {
+            loaded: vec![1, 2, 3],
+            streamed: vec![4, 5, 6],
+        };
+        let rest = first.split_off(2);
+        assert_eq!((first.loaded, first.streamed), (vec![1, 2], vec![4, 5]));
+        assert_eq!((&rest.loaded, &rest.streamed), (&vec![3], &vec![6]));
+        assert!(!rest.is_empty() && Candidates::default().is_empty());
+    }
+
     #[test]
     fn tags_tell_strangers_in_the_same_slot() {
         // One slot, and tags that differ.
@@ -709,6 +738,8 @@ mod tests {
 
     #[test]
     fn a_table_takes_what_it_said() {
+        // A link for each row and two slots: what keeps chains short.
+        assert_eq!(JoinTable::size_of(1000), (1000 + 2 * 1000) * 4);
         for rows in [0, 1, 1000] {
             assert!(table(&vec![7; rows]).bytes() <= JoinTable::size_of(rows));
         }

@@ -75,6 +75,7 @@ mod tests {
     #[test]
     fn a_bit_is_new_only_once() {
         let mut bits = MatchedBits::new(130);
+        assert_eq!(bits.len(), 130);
         assert!(bits.set(129) && !bits.set(129) && bits.set(0));
         assert_eq!(
             (0..130).filter(|r| bits.get(*r)).collect::<Vec<_>>(),

@@ -450,6 +450,8 @@ fn rows_with_null_keys_are_not_written() {
                 .unwrap();
             // 1 and 2 of the build side, and the 1 of the other.
             assert_eq!(outcome.stats.spilled_rows, 3, "{join_type:?}");
+            // Those with NULL keys did not have to be told from them by the Bloom filter.
+            assert_eq!(outcome.stats.bloom_misses, 0, "{join_type:?}");
         });
     }
 }

@@ -5,6 +5,7 @@
 //! is kept out is the kind, so most tests try the report's neighbours too.
 
 mod answers;
+mod edges;
 mod files;
 mod memory;
 mod plans;
@@ -31,6 +32,16 @@ struct Way {
     spill: SpillPolicy,
     fan_out: usize,
     batch_size: usize,
+}
+
+impl Way {
+    fn config(self) -> GraceHashJoinConfig {
+        GraceHashJoinConfig::builder()
+            .with_spill(self.spill)
+            .with_fan_out(self.fan_out)
+            .build()
+            .unwrap()
+    }
 }
 
 /// Nothing on disk; half of the buckets or all of them, in turns, in few buckets or many, at every
@@ -328,16 +339,11 @@ impl Written {
     }
 
     async fn answer(&self, way: Way, around: &Environment, expected: &Rows) -> Outcome {
-        let config = GraceHashJoinConfig::builder()
-            .with_spill(way.spill)
-            .with_fan_out(way.fan_out)
-            .build()
-            .unwrap();
         let spills = match way.spill {
             SpillPolicy::Pressure => Spills::MustNot,
             _ => Spills::May,
         };
-        let setting = self.setting(config);
+        let setting = self.setting(way.config());
         let checked = setting.check(around, expected, spills).await;
         let join_type = self.join_type;
         checked.unwrap_or_else(|reason| panic!("{join_type:?}, {way:?}: {reason}"))

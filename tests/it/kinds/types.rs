@@ -28,7 +28,7 @@ use grace_hash_join::{GraceHashJoin, GraceHashJoinConfig};
 use super::{Written, one_way_of_each_kind, table};
 use crate::{reference, run};
 
-fn key(array: ArrayRef) -> Table {
+pub(super) fn key(array: ArrayRef) -> Table {
     table(1, vec![("k", array)])
 }
 
@@ -141,7 +141,7 @@ fn all_key_arrays() -> Vec<ArrayRef> {
     arrays
 }
 
-fn join_of(build: &Table, probe: &Table) -> Result<Arc<GraceHashJoin>, DataFusionError> {
+pub(super) fn join_of(build: &Table, probe: &Table) -> Result<Arc<GraceHashJoin>, DataFusionError> {
     GraceHashJoin::builder(Arc::clone(&build.schema), Arc::clone(&probe.schema))
         .with_on(vec![(0, 0)])
         .build()
@@ -475,7 +475,7 @@ fn names_inside_of_a_key_do_not_matter() {
 }
 
 /// A table with a payload column of this array beside the key 0, 1, 2 and so on.
-fn carrying(payload: ArrayRef, metadata: &[(&str, &str)], nullable: bool) -> Table {
+pub(super) fn carrying(payload: ArrayRef, metadata: &[(&str, &str)], nullable: bool) -> Table {
     let rows = i32::try_from(payload.len()).unwrap();
     let keys: ArrayRef = Arc::new(Int32Array::from_iter_values(0..rows));
     let field = Field::new("payload", payload.data_type().clone(), nullable);
