@@ -283,6 +283,32 @@ fn the_builds_that_stay_fit_together_and_the_smallest_stay() -> Result<()> {
 }
 
 #[test]
+fn a_build_that_stays_in_any_case_takes_its_part() -> Result<()> {
+    let mut session = Session::new(Place::Nowhere, &[]);
+    session.partitions = 1;
+    let ctx = session.open()?;
+    let (l, _) = decisions(plan(&ctx, "SELECT * FROM l"))?;
+    let (r, _) = decisions(plan(&ctx, "SELECT * FROM r"))?;
+    // `l` takes 3,712 bytes.
+    let options = [GRACE, ("build_bytes", "5000")];
+    let lower = join(Arc::clone(&l), r, PartitionMode::Auto)?;
+    let upper = join(l, lower, PartitionMode::CollectLeft)?;
+    let (new, log) = run(&upper, &options)?;
+    let new = text(&new);
+    assert!(
+        log.iter().any(|l| l.contains("mode is not decided")),
+        "{log:?}"
+    );
+    assert_eq!(count(&new, "GraceHashJoinExec"), 1, "{new}\n{log:?}");
+    assert!(
+        log.iter()
+            .any(|l| l.contains("not beside the smaller ones")),
+        "{log:?}"
+    );
+    Ok(())
+}
+
+#[test]
 fn an_undecided_mode_stays() -> Result<()> {
     let plan = join(unknown(1)?, unknown(1)?, PartitionMode::Auto)?;
     assert_kept(&plan, &[GRACE, CAPPED], "mode is not decided")
@@ -477,6 +503,28 @@ fn appended_a_limit_without_order_by_counts_as_relying_on_order() -> Result<()> 
     let (plan, log) = decisions(plan(&ctx, &sql))?;
     assert_eq!(count(&text(&plan), "HashJoinExec"), 1, "{}", text(&plan));
     assert!(log.iter().any(|l| l.contains("relied on")), "{log:?}");
+    Ok(())
+}
+
+/// Whose node requires no order, and takes the first row where it was told that there is one.
+#[test]
+fn appended_an_aggregate_that_takes_the_first_row_counts_as_relying_on_order() -> Result<()> {
+    let aggregates = [
+        "first_value(o.k ORDER BY o.v)",
+        "last_value(o.k ORDER BY o.v DESC)",
+        "array_agg(o.k ORDER BY o.k), array_agg(o.k ORDER BY o.v)",
+    ];
+    for options in [vec![GRACE, CAPPED], vec![CAPPED]] {
+        for aggregate in aggregates {
+            let mut session = Session::new(Place::Appended, &options);
+            session.partitions = 1;
+            let ctx = sorted_session(&session)?;
+            let sql = format!("SELECT {aggregate} FROM l JOIN o ON l.k = o.k");
+            let (plan, log) = decisions(plan(&ctx, &sql))?;
+            assert_eq!(count(&text(&plan), "HashJoinExec"), 1, "{}", text(&plan));
+            assert!(log.iter().any(|l| l.contains("relied on")), "{log:?}");
+        }
+    }
     Ok(())
 }
 

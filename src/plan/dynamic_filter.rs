@@ -69,6 +69,10 @@ impl SharedFilter {
         };
         let is_wanted = is_used && optimizer.enable_join_dynamic_filter_pushdown;
         if !is_wanted || asks_for_probe_rows(join) {
+            if let Some(round) = lock(&self.round).take() {
+                round.close();
+                self.filter.update(lit(true))?;
+            }
             self.filter.mark_complete();
             return Ok(None);
         }
@@ -412,6 +416,21 @@ mod tests {
         assert_eq!(plan.current()?, "true");
         again.built().await?;
         assert!(plan.current()?.starts_with("k@0 >= 2 AND k@0 <= 2"));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn an_execution_that_shall_not_filter_leaves_nothing_of_the_one_before() -> Result<()> {
+        let plan = Plan::new(1, NOTHING)?;
+        plan.started(0, &[Some(1)])?.built().await?;
+        let late = plan.started(0, &[Some(2)])?;
+        let mut config = SessionConfig::new();
+        let optimizer = &mut config.options_mut().optimizer;
+        optimizer.enable_join_dynamic_filter_pushdown = false;
+        assert!(plan.shared.observe(&plan.join, 0, &config)?.is_none());
+        late.built().await?;
+        assert_eq!(plan.current()?, "true");
+        assert!(plan.is_complete());
         Ok(())
     }
 

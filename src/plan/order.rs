@@ -8,6 +8,7 @@ use std::sync::Arc;
 use datafusion_common::Result;
 use datafusion_physical_expr::{LexOrdering, LexRequirement, OrderingRequirements};
 use datafusion_physical_optimizer::output_requirements::OutputRequirementExec;
+use datafusion_physical_plan::aggregates::AggregateExec;
 use datafusion_physical_plan::limit::GlobalLimitExec;
 use datafusion_physical_plan::sorts::partial_sort::PartialSortExec;
 use datafusion_physical_plan::sorts::sort::SortExec;
@@ -61,11 +62,7 @@ fn is_kept_below(
         return Ok(true);
     }
     let required = required_of_inputs(new, placement);
-    // Which rows pass a limit depends on the order in which they come, once that was planned. One
-    // that sorts by itself does not look at it.
-    let is_limit = placement == Placement::AfterEnforcement
-        && !new.is::<SortExec>()
-        && (new.fetch().is_some() || new.is::<GlobalLimitExec>());
+    let is_as_planned = placement == Placement::AfterEnforcement && sees_the_order(new);
     let (olds, news) = (old.children(), new.children());
     for (index, (old, new)) in olds.into_iter().zip(news).enumerate() {
         if let Some(Some(required)) = required.get(index) {
@@ -77,7 +74,7 @@ fn is_kept_below(
                 return Ok(false);
             }
         }
-        if is_limit && !is_as_ordered(old, new)? {
+        if is_as_planned && !is_as_ordered(old, new)? {
             return Ok(false);
         }
         if !is_kept_below(old, new, placement)? {
@@ -85,6 +82,23 @@ fn is_kept_below(
         }
     }
     Ok(true)
+}
+
+/// Whether what a node gives depends on the order in which rows come, once that was planned, without
+/// its saying so.
+fn sees_the_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    // Which rows pass a limit. One that sorts by itself does not look.
+    let is_limit =
+        !plan.is::<SortExec>() && (plan.fetch().is_some() || plan.is::<GlobalLimitExec>());
+    // `first_value(.. ORDER BY ..)` and its like take what they find where they were told that rows
+    // come in their order; only the first such order, if any, is a requirement of the node's.
+    let is_ordered_aggregate = plan
+        .downcast_ref::<AggregateExec>()
+        .is_some_and(|aggregate| {
+            let mut functions = aggregate.aggr_expr().iter();
+            functions.any(|function| !function.order_bys().is_empty())
+        });
+    is_limit || is_ordered_aggregate
 }
 
 /// The orders that a node needs, or that would spare it its work.

@@ -211,15 +211,20 @@ impl Pass<'_> {
         }
     }
 
-    /// Of the hash joins that fit by themselves, the smallest stay, as long as they fit together.
+    /// Of the hash joins that fit by themselves, the smallest stay, as long as they fit together, and
+    /// beside those that stay in any case.
     fn keep_the_smallest(&self, subjects: &[Subject<'_>], choices: &mut [Choice]) {
         let mut fitting = Vec::new();
+        // In parts of the threshold, since joins differ in how many partitions share the pool.
+        let mut taken = 0.0;
         for (subject, choice) in subjects.iter().zip(choices) {
-            if matches!(subject, Subject::Merge(_)) || choice.is_err() {
+            if matches!(subject, Subject::Merge(_)) {
                 continue;
             }
             let facts = self.facts(*subject);
             match (facts.estimate, facts.threshold) {
+                (Ok(bytes), Some(threshold)) if choice.is_err() => taken += part(bytes, threshold),
+                _ if choice.is_err() => {}
                 (Err(why), _) => *choice = Err(Refusal::UnknownSize(why)),
                 (Ok(_), None) => *choice = Err(Refusal::NoCap),
                 (Ok(bytes), Some(threshold)) if bytes <= threshold => {
@@ -229,12 +234,8 @@ impl Pass<'_> {
             }
         }
         fitting.sort_by_key(|(bytes, _, _)| *bytes);
-        // In parts of the threshold, since joins differ in how many partitions share the pool.
-        let mut taken = 0.0;
         for (bytes, threshold, choice) in fitting {
-            #[expect(clippy::cast_precision_loss, reason = "an estimate of an estimate")]
-            let part = bytes as f64 / threshold.max(1) as f64;
-            taken += part;
+            taken += part(bytes, threshold);
             if taken <= 1.0 {
                 *choice = Err(Refusal::Fits { bytes, threshold });
             } else if let Ok(verdict) = choice {
@@ -326,6 +327,12 @@ impl Pass<'_> {
             }
         }
     }
+}
+
+/// The part of the threshold that a build side of so many bytes takes.
+#[expect(clippy::cast_precision_loss, reason = "an estimate of an estimate")]
+fn part(bytes: usize, threshold: usize) -> f64 {
+    bytes as f64 / threshold.max(1) as f64
 }
 
 /// `join` with both sides partitioned by the keys, once enforcement has added the exchanges.
