@@ -7,7 +7,9 @@
 
 use std::sync::{Arc, Weak};
 
-use arrow::array::{Array, ArrayRef, AsArray, GenericListArray, OffsetSizeTrait};
+use arrow::array::{
+    Array, ArrayRef, AsArray, GenericListArray, GenericListViewArray, OffsetSizeTrait,
+};
 use arrow::datatypes::DataType;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion_common::Result;
@@ -96,6 +98,8 @@ pub(crate) fn needed_bytes(array: &ArrayRef) -> usize {
         DataType::Struct(_) => array.as_struct().columns().iter().map(needed_bytes).sum(),
         DataType::List(_) => list_bytes(array.as_list::<i32>()),
         DataType::LargeList(_) => list_bytes(array.as_list::<i64>()),
+        DataType::ListView(_) => list_view_bytes(array.as_list_view::<i32>()),
+        DataType::LargeListView(_) => list_view_bytes(array.as_list_view::<i64>()),
         DataType::FixedSizeList(_, _) => needed_bytes(array.as_fixed_size_list().values()),
         DataType::Map(_, _) => {
             let map = array.as_map();
@@ -127,6 +131,13 @@ fn spanned<O: OffsetSizeTrait>(offsets: &[O], width: usize) -> usize {
 
 fn list_bytes<O: OffsetSizeTrait>(list: &GenericListArray<O>) -> usize {
     spanned(list.value_offsets(), mean_bytes(list.values()))
+}
+
+/// Lists that share items have them in common.
+fn list_view_bytes<O: OffsetSizeTrait>(list: &GenericListViewArray<O>) -> usize {
+    let items: usize = list.sizes().iter().map(|size| size.as_usize()).sum();
+    let items = items.min(list.values().len());
+    items * mean_bytes(list.values()) + 2 * size_of_val(list.value_sizes())
 }
 
 fn mean_bytes(values: &ArrayRef) -> usize {
@@ -269,7 +280,8 @@ pub(crate) fn collect_views(array: &ArrayRef) -> Result<ArrayRef> {
 mod tests {
     use super::*;
     use arrow::array::{
-        DictionaryArray, Int64Array, StringArray, StringViewArray, StructArray, UInt32Array,
+        DictionaryArray, Int64Array, ListArray, ListViewArray, StringArray, StringViewArray,
+        StructArray, UInt32Array,
     };
     use arrow::compute::take;
     use arrow::datatypes::{Field, Fields, Int32Type, Int64Type};
@@ -292,6 +304,35 @@ mod tests {
         let slice = compact_column(&slice, PINNED_EIGHTHS).unwrap();
         assert!(slice.get_buffer_memory_size() < 1_000);
         assert_eq!(slice.as_primitive::<Int64Type>().value(3), 5_003);
+    }
+
+    #[test]
+    fn a_few_lists_of_many_views_of_lists_leave_the_items_of_the_others() {
+        let lists = (0..1000_i64).map(|row| Some((0..100).map(move |item| Some(row * 100 + item))));
+        let all: ArrayRef = Arc::new(ListViewArray::from(ListArray::from_iter_primitive::<
+            Int64Type,
+            _,
+            _,
+        >(lists)));
+        let few = take(
+            &all,
+            &UInt32Array::from(vec![Some(700), None, Some(3)]),
+            None,
+        )
+        .unwrap();
+        let own = compact(&RecordBatch::try_from_iter([("l", Arc::clone(&few))]).unwrap()).unwrap();
+        let own = own.column(0);
+        assert!(few.get_buffer_memory_size() > 700_000);
+        assert!(
+            own.get_buffer_memory_size() < 4_000,
+            "{}",
+            own.get_buffer_memory_size()
+        );
+        assert_eq!(own.null_count(), 1);
+        for row in [0, 2] {
+            let (own, few) = (own.as_list_view::<i32>(), few.as_list_view::<i32>());
+            assert_eq!(&own.value(row), &few.value(row));
+        }
     }
 
     #[test]

@@ -186,10 +186,12 @@ fn are_words_merged(data_type: &DataType) -> bool {
                 )
         }
         DataType::Struct(fields) => fields.iter().all(|f| are_words_merged(f.data_type())),
+        // Arrow panics where the words of such lists are too many to interleave.
+        DataType::ListView(field) | DataType::LargeListView(field) => {
+            !has_numbers(field.data_type())
+        }
         DataType::List(field)
         | DataType::LargeList(field)
-        | DataType::ListView(field)
-        | DataType::LargeListView(field)
         | DataType::Map(field, _)
         | DataType::RunEndEncoded(_, field) => are_words_merged(field.data_type()),
         other => !has_numbers(other),

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, DictionaryArray, FixedSizeBinaryArray,
-    FixedSizeListArray, Int16RunArray, Int32Array, Int32RunArray, Int64Array, ListArray, MapArray,
-    PrimitiveArray, RecordBatch, StringArray, StringViewArray, StructArray,
+    FixedSizeListArray, Int16RunArray, Int32Array, Int32RunArray, Int64Array, ListArray,
+    ListViewArray, MapArray, PrimitiveArray, RecordBatch, StringArray, StringViewArray,
+    StructArray,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::compute::cast;
@@ -30,15 +31,17 @@ enum Place {
     Itself,
     Struct,
     List,
+    ListView,
     FixedSizeList,
     Map,
     Runs,
 }
 
-const PLACES: [Place; 6] = [
+const PLACES: [Place; 7] = [
     Place::Itself,
     Place::Struct,
     Place::List,
+    Place::ListView,
     Place::FixedSizeList,
     Place::Map,
     Place::Runs,
@@ -125,6 +128,17 @@ impl Column {
             Place::List => {
                 let offsets = OffsetBuffer::from_lengths(vec![1; rows]);
                 Arc::new(ListArray::try_new(field, offsets, words, None)?)
+            }
+            Place::ListView => {
+                let starts = (0..).take(rows).collect::<Vec<i32>>();
+                let sizes = vec![1; rows];
+                Arc::new(ListViewArray::try_new(
+                    field,
+                    starts.into(),
+                    sizes.into(),
+                    words,
+                    None,
+                )?)
             }
             Place::FixedSizeList => Arc::new(FixedSizeListArray::try_new(field, 1, words, None)?),
             Place::Map => {
