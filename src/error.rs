@@ -3,7 +3,7 @@
 //! By blame: `plan_*` for a caller's mistake at construction, `resources` for a limit that was hit,
 //! `execution` for what went wrong while running, `internal` for a bug of ours.
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Field};
 use arrow::error::ArrowError;
 use datafusion_common::{DataFusionError, JoinType};
 
@@ -41,6 +41,15 @@ pub(crate) fn key_types(index: usize, build: &DataType, probe: &DataType) -> Dat
 pub(crate) fn key_unsupported(index: usize, key: &DataType, cause: &str) -> DataFusionError {
     plan(format!(
         "join key {index} of type {key} cannot be hashed and compared: {cause}"
+    ))
+}
+
+pub(crate) fn cannot_be_spilled(side: &str, column: &Field, cause: &str) -> DataFusionError {
+    plan(format!(
+        "column {} of the {side} side has type {}, which cannot be written to a spill file: {cause}; \
+         cast it to another type",
+        column.name(),
+        column.data_type()
     ))
 }
 

@@ -20,6 +20,7 @@ use crate::config::GraceHashJoinConfig;
 use crate::error;
 use crate::keys;
 use crate::semantics::{OutputColumn, Semantics, Side};
+use crate::spill;
 
 /// The join keys of one side: a deterministic function from a batch to key arrays.
 ///
@@ -486,8 +487,10 @@ impl SideSpec {
             .filter(|(_, n)| **n)
             .map(|(i, _)| i)
             .collect();
+        let schema = Arc::new(schema.project(&needed)?);
+        spill::check_supported(side.name(), &schema)?;
         let mut spec = Self {
-            schema: Arc::new(schema.project(&needed)?),
+            schema,
             needed,
             keys,
             key_columns: Vec::new(),

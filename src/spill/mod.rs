@@ -57,7 +57,7 @@ mod writer;
 
 pub(crate) use reader::{ReadAs, RunReader};
 pub(crate) use run::{Run, Spiller};
-pub(crate) use writer::{Pick, RunWriter, finished};
+pub(crate) use writer::{Pick, RunWriter, check_supported, finished};
 
 #[cfg(test)]
 mod tests {

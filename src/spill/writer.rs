@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{ArrayRef, AsArray};
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::writer::{IpcWriteOptions, StreamEncoder};
 use datafusion_common::Result;
@@ -366,6 +366,20 @@ fn words_of(batch: &RecordBatch) -> impl Iterator<Item = ArrayRef> + '_ {
     let dictionaries = batch.columns().iter();
     let dictionaries = dictionaries.filter_map(|column| column.as_any_dictionary_opt());
     dictionaries.map(|dictionary| Arc::clone(dictionary.values()))
+}
+
+/// Whether rows of these columns can be written; asked of arrow, as it will be.
+///
+/// # Errors
+/// A plan error that names the first column that cannot be.
+pub(crate) fn check_supported(side: &str, schema: &SchemaRef) -> Result<()> {
+    for field in schema.fields() {
+        let alone = Schema::new(vec![Arc::clone(field)]);
+        let stored = stored_schema(&Arc::new(alone));
+        StreamEncoder::try_new_with_options(&stored, IpcWriteOptions::default())
+            .map_err(|cause| error::cannot_be_spilled(side, field, &cause.to_string()))?;
+    }
+    Ok(())
 }
 
 /// What is known of a file once it is written.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use arrow::datatypes::{DataType, Field, Schema};
 use datafusion_common::{DataFusionError, JoinType, NullEquality};
 use grace_hash_join::testing::run::Setting;
 use grace_hash_join::testing::{
@@ -263,6 +264,35 @@ fn keys_of_different_types_are_refused() {
         let join = GraceHashJoin::builder(build.schema, probe.schema).with_on(vec![(0, 0)]);
         let is_same = one.data_types().unwrap()[0] == other.data_types().unwrap()[0];
         assert_eq!(join.build().is_ok(), is_same, "{one:?} with {other:?}");
+    }
+}
+
+/// Arrow IPC has no place for them, wherever in a column they are; in memory nothing would stop them
+/// before the first file.
+#[test]
+fn columns_that_no_file_can_hold_are_refused_if_they_are_needed() {
+    let words = DataType::Dictionary(DataType::Int8.into(), DataType::Utf8.into());
+    let nested = DataType::Dictionary(DataType::Int32.into(), words.into());
+    let list = DataType::List(Arc::new(Field::new("item", nested.clone(), true)));
+    for data_type in [nested, list] {
+        let (build, probe) = Case::new(JoinType::Inner).tables().unwrap();
+        let mut fields = build.schema.fields().to_vec();
+        fields.push(Arc::new(Field::new("words", data_type, true)));
+        let words = fields.len() - 1;
+        let schema = Arc::new(Schema::new(fields));
+        let join = |output| {
+            GraceHashJoin::builder(Arc::clone(&schema), Arc::clone(&probe.schema))
+                .with_on(vec![(0, 0)])
+                .with_projection(Some(output))
+                .build()
+        };
+        assert!(join(vec![0]).is_ok());
+        let error = join(vec![0, words]).unwrap_err();
+        assert!(matches!(error, DataFusionError::Plan(_)), "{error}");
+        assert!(
+            error.to_string().contains("column words of the build side"),
+            "{error}"
+        );
     }
 }
 
