@@ -19,6 +19,7 @@ use super::stream::GraceHashJoinStream;
 use crate::config::GraceHashJoinConfig;
 use crate::error;
 use crate::keys;
+use crate::memory::most_rows;
 use crate::semantics::{OutputColumn, Semantics, Side};
 use crate::spill;
 
@@ -172,6 +173,13 @@ impl GraceHashJoin {
         self.semantics.pairs()
             || spec.key_columns.contains(&index)
             || filter.into_iter().any(|column| *column == (side, index))
+    }
+
+    /// The most rows of one output batch, whatever is in them: runs have numbers of few bits.
+    pub(crate) fn most_output_rows(&self) -> usize {
+        let fields = self.schema.fields().iter();
+        let most = fields.map(|field| most_rows(field.data_type())).min();
+        most.unwrap_or(usize::MAX)
     }
 
     /// Joins one partition. Nothing happens before the first poll; dropping the stream frees its

@@ -130,8 +130,9 @@ impl JoinContext {
 
     /// The keys of rows that hold the needed columns, as they are or as they are stored.
     pub(crate) fn keys(&self, side: Side, batch: &RecordBatch) -> Result<Keys> {
-        let columns = self.key_columns(side, batch)?;
+        let (columns, from) = self.key_columns(side, batch)?;
         let keys = Keys::new(&columns, batch.num_rows(), self.join.null_equality)?;
+        self.key_bytes.note(side, &keys.columns, &from);
         #[cfg(feature = "testing")]
         let keys = keys.masked(self.join.config.hash_mask());
         Ok(keys)
@@ -139,11 +140,14 @@ impl JoinContext {
 
     /// The same without hashes.
     pub(crate) fn unhashed_keys(&self, side: Side, batch: &RecordBatch) -> Result<Keys> {
-        let columns = self.key_columns(side, batch)?;
-        Ok(Keys::unhashed(&columns, self.join.null_equality))
+        let (columns, from) = self.key_columns(side, batch)?;
+        let keys = Keys::unhashed(&columns, self.join.null_equality);
+        self.key_bytes.note(side, &keys.columns, &from);
+        Ok(keys)
     }
 
-    fn key_columns(&self, side: Side, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
+    /// The keys as they are computed, and the columns that they are made of.
+    fn key_columns(&self, side: Side, batch: &RecordBatch) -> Result<(Vec<ArrayRef>, RecordBatch)> {
         let spec = self.side(side);
         let mut keys = batch.project(&spec.key_columns)?;
         if batch.schema_ref().fields() != spec.schema.fields() {
@@ -159,8 +163,7 @@ impl JoinContext {
                 ));
             }
         }
-        self.key_bytes.note(side, &columns, &keys);
-        Ok(columns)
+        Ok((columns, keys))
     }
 }
 

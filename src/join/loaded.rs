@@ -19,7 +19,9 @@ use super::columns::{LoadedRows, max_merged_bytes};
 use super::context::{JoinContext, Rows};
 use crate::error;
 use crate::keys::{self, KeyRange, Keys};
-use crate::memory::{Growing, Lease, READER_BYTES, Texts, Unshare, grows_in_place, restored_extra};
+use crate::memory::{
+    Growing, Lease, READER_BYTES, Texts, Unshare, grows_in_place, restored_extra, text_bytes,
+};
 use crate::semantics::{RowOutput, Side};
 use crate::spill::{ReadAs, Run, RunReader};
 use crate::table::{JoinTable, MAX_ROWS, MatchedBits, TableBuilder};
@@ -305,27 +307,44 @@ async fn grown(
         .iter()
         .max()
         .map_or(1, |bytes| bytes.div_ceil(most).max(1));
-    let rows = usize::try_from(run.rows())
-        .unwrap_or(usize::MAX)
-        .div_ceil(count);
+    let run_rows = usize::try_from(run.rows()).unwrap_or(usize::MAX);
+    let rows = run_rows.div_ceil(count);
     let texts: Vec<usize> = texts.iter().map(|bytes| bytes.div_ceil(count)).collect();
-    let empty = || Growing::new(run.stored_schema(), rows, Texts::Exactly(&texts));
+    // Parts are cut between frames, so all but the last are a little shorter than their part.
+    let (mut rows_left, mut texts_left) = (run_rows, run.text_bytes().to_vec());
+    let empty = |rows_left: usize, texts_left: &[usize]| {
+        let texts = texts
+            .iter()
+            .zip(texts_left)
+            .map(|(part, left)| *part.min(left));
+        let texts: Vec<usize> = texts.collect();
+        Growing::new(
+            run.stored_schema(),
+            rows.min(rows_left),
+            Texts::Exactly(&texts),
+        )
+    };
     let finish = |growing: Growing| {
         let batch = growing.finish()?;
         let hashes = ctx.keys(side, &batch)?.hashes;
         Ok::<_, DataFusionError>(Rows::new(batch, hashes))
     };
     let mut parts = Vec::with_capacity(count);
-    let mut growing = empty();
+    let mut growing = empty(rows_left, &texts_left);
     while let Some(batch) = reader.next().await? {
         let is_full = growing.rows() + batch.num_rows() > rows || growing.bytes() >= most;
         if count > 1 && growing.rows() > 0 && is_full {
-            parts.push(finish(std::mem::replace(&mut growing, empty()))?);
+            let full = std::mem::replace(&mut growing, empty(rows_left, &texts_left));
+            parts.push(finish(full)?);
         }
         if !growing.append(&batch)? {
             return Err(error::internal(
                 "numbers and texts have no words to be numbered",
             ));
+        }
+        rows_left = rows_left.saturating_sub(batch.num_rows());
+        for (left, bytes) in texts_left.iter_mut().zip(text_bytes(&batch)) {
+            *left = left.saturating_sub(bytes);
         }
     }
     parts.push(finish(growing)?);

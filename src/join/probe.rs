@@ -1,4 +1,4 @@
-//! The probe phase: each row is hashed once, and joined now, or written to its bucket's run.
+//! The probe phase: each row is hashed at most once, and joined now, or written to its bucket's run.
 //!
 //! A row is routed exactly once: rows whose bucket is on disk go there; all others, those that
 //! cannot match at all among them, are decided against the loaded rows.
@@ -189,6 +189,9 @@ async fn stream(
         in_hand.settle(in_hand.bytes().max(needed));
         let mut from = 0;
         while from < batch.num_rows() && out.flow() == Flow::More {
+            if from > 0 {
+                consume_budget().await;
+            }
             let rows = slice.min(batch.num_rows() - from);
             let start = Instant::now();
             let piece = batch.slice(from, rows);

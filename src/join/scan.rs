@@ -1,8 +1,7 @@
 //! One streamed batch against the loaded rows, step by step.
 //!
-//! A step finds at most a batch's worth of candidate pairs (hashes equal), keeps those whose keys
-//! are equal, then those that the residual filter accepts, notes the matches, and puts together
-//! what comes out. Between steps everything is in the cursor, so the caller may hand out a batch,
+//! A step finds at most a batch's worth of pairs whose keys are equal (`lookup` says how), keeps those
+//! that the residual filter accepts, notes the matches, and puts together what comes out. Between steps everything is in the cursor, so the caller may hand out a batch,
 //! give way to other tasks, or stop.
 //!
 //! # Order

@@ -42,7 +42,7 @@ impl Keys {
         Ok(keys)
     }
 
-    /// For tables that are addressed by keys, where nothing is spilled.
+    /// For tables that are addressed by keys.
     pub(crate) fn unhashed(columns: &[ArrayRef], nulls: NullEquality) -> Self {
         let columns = normalized(columns);
         let valid = match nulls {

@@ -48,6 +48,9 @@ pub(crate) fn most_rows(data_type: &DataType) -> usize {
             let most = fields.iter().map(|field| most_rows(field.data_type()));
             most.min().unwrap_or(usize::MAX)
         }
+        DataType::FixedSizeList(field, size) => {
+            most_rows(field.data_type()) / usize::try_from(*size).unwrap_or(1).max(1)
+        }
         _ => usize::MAX,
     }
 }

@@ -377,6 +377,72 @@ fn rows_may_be_more_than_run_ends_can_number() {
     }
 }
 
+/// The unmatched rows of one piece are more than the run ends of the other side's NULLs can number, on
+/// either side, and with NULL keys, which come out another way.
+#[test]
+fn nulls_may_be_more_than_run_ends_can_number() {
+    let long = |key: Option<i64>| {
+        let keys: Int64Array = std::iter::repeat_n(key, 40_000).collect();
+        let batch =
+            RecordBatch::try_from_iter_with_nullable([("key", Arc::new(keys) as ArrayRef, true)]);
+        let batch = batch.unwrap();
+        Table {
+            schema: batch.schema(),
+            batches: vec![batch],
+            v: 0,
+        }
+    };
+    let runs = |is_listed: bool| {
+        let ends = PrimitiveArray::<Int16Type>::from(vec![4]);
+        let runs = Int16RunArray::try_new(&ends, &StringArray::from(vec!["a"])).unwrap();
+        let field = Arc::new(Field::new("word", runs.data_type().clone(), true));
+        let (rows, words): (_, ArrayRef) = match is_listed {
+            false => (4, Arc::new(runs)),
+            true => (
+                1,
+                Arc::new(FixedSizeListArray::new(field, 4, Arc::new(runs), None)),
+            ),
+        };
+        let keys: ArrayRef = Arc::new(Int64Array::from(vec![1; rows]));
+        let batch =
+            RecordBatch::try_from_iter_with_nullable([("key", keys, true), ("words", words, true)]);
+        let batch = batch.unwrap();
+        Table {
+            schema: batch.schema(),
+            batches: vec![batch],
+            v: 1,
+        }
+    };
+    for (key, is_listed, is_build) in [
+        (Some(7), false, true),
+        (Some(7), false, false),
+        (Some(7), true, true),
+        (None, false, true),
+        (None, true, false),
+    ] {
+        for pressure in [Pressure::Fits, Pressure::All] {
+            let case = Case {
+                pressure,
+                batch_size: 65_536,
+                ..Case::new(JoinType::Full)
+            };
+            run(&case, move || async move {
+                let sides = match is_build {
+                    true => [long(key), runs(is_listed)],
+                    false => [runs(is_listed), long(key)],
+                };
+                let rows: usize = sides.iter().map(|side| side.batches[0].num_rows()).sum();
+                let around = Environment::unlimited(case.batch_size).unwrap();
+                let setting = setting(&case, sides, false).unwrap();
+                let outcome = collect(setting.start(&around).unwrap()).await.unwrap();
+                outcome.end.unwrap();
+                let given: usize = outcome.batches.iter().map(RecordBatch::num_rows).sum();
+                assert_eq!(given, rows, "{key:?} {is_listed} {is_build}");
+            });
+        }
+    }
+}
+
 /// The pairs of one batch are more than run ends can number.
 #[test]
 fn pairs_may_be_more_than_run_ends_can_number() {
