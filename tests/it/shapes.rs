@@ -318,7 +318,7 @@ fn an_input_of_another_schema_is_refused_before_it_is_polled() {
         key: KeyKind::Utf8,
         ..Case::new(JoinType::Inner)
     };
-    let (wrong, _) = other.tables().unwrap();
+    let (wrong_build, wrong_probe) = other.tables().unwrap();
     let environment = Environment::unlimited(10).unwrap();
     let input = |table: &grace_hash_join::testing::Table| {
         Box::pin(FaultyInput::new(
@@ -326,8 +326,14 @@ fn an_input_of_another_schema_is_refused_before_it_is_polled() {
             table.batches.clone(),
         ))
     };
-    let started = setting.start_with(&environment, input(&wrong), input(&setting.probe));
-    assert!(started.is_err());
+    for (build, probe, side) in [
+        (&wrong_build, &setting.probe, "build"),
+        (&setting.build, &wrong_probe, "probe"),
+    ] {
+        let started = setting.start_with(&environment, input(build), input(probe));
+        let error = started.err().unwrap().to_string();
+        assert!(error.contains(side), "{side}: {error}");
+    }
 }
 
 /// Many rows per key on both sides: no batch may grow beyond its size.

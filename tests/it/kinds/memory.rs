@@ -434,22 +434,26 @@ fn sides_that_swap_their_roles_keep_their_own_keys_and_columns() {
 /// Rows whose keys are NULL are decided where they come in, and never written.
 #[test]
 fn rows_with_null_keys_are_not_written() {
-    let build = keys(&[Some(1), None, None, Some(2)]);
+    // Enough keys for each bucket to be on disk, that of a NULL's hash too.
+    let build: Vec<_> = (1..=40).map(Some).chain([None, None]).collect();
+    let build = keys(&build);
     let probe = keys(&[None, None, Some(1), None, None, None]);
-    for (join_type, rows) in [(Inner, 1), (Full, 9), (LeftAnti, 3), (RightMark, 6)] {
+    for (join_type, rows) in [(Inner, 1), (Full, 47), (LeftAnti, 41), (RightMark, 6)] {
         let written = Written::new(join_type, &build, &probe);
         let expected = written.oracle();
         assert_eq!(expected.len(), rows);
         run(&written.case(), move || async move {
-            let config = GraceHashJoinConfig::builder().with_spill(SpillPolicy::All);
+            let config = GraceHashJoinConfig::builder()
+                .with_spill(SpillPolicy::All)
+                .with_fan_out(4);
             let setting = written.setting(config.build().unwrap());
             let around = Environment::unlimited(8192).unwrap();
             let outcome = setting
                 .check(&around, &expected, Spills::Must)
                 .await
                 .unwrap();
-            // 1 and 2 of the build side, and the 1 of the other.
-            assert_eq!(outcome.stats.spilled_rows, 3, "{join_type:?}");
+            // The forty of the build side, and the 1 of the other.
+            assert_eq!(outcome.stats.spilled_rows, 41, "{join_type:?}");
             // Those with NULL keys did not have to be told from them by the Bloom filter.
             assert_eq!(outcome.stats.bloom_misses, 0, "{join_type:?}");
         });
