@@ -5,10 +5,10 @@
 //! would take by themselves, wherever the batch was cut from: [`rows_bytes`], which says how many
 //! rows make a piece, a frame or an output batch.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, GenericListArray, GenericListViewArray, OffsetSizeTrait,
+    Array, ArrayData, ArrayRef, AsArray, GenericListArray, GenericListViewArray, OffsetSizeTrait,
 };
 use arrow::datatypes::DataType;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
@@ -201,8 +201,9 @@ pub(crate) fn compact_array(array: &ArrayRef) -> Result<ArrayRef> {
 /// they keep in common.
 #[derive(Default)]
 pub(crate) struct Unshare {
-    /// For each column, the words of the last frame: as they were read, and by themselves.
-    words: Vec<Option<(Weak<dyn Array>, ArrayRef)>>,
+    /// For each column, the words of the last frame: as they were read, and by themselves. The
+    /// decoder makes an array of them anew for each frame, over the same buffers.
+    words: Vec<Option<(ArrayData, ArrayRef)>>,
 }
 
 impl Unshare {
@@ -219,17 +220,15 @@ impl Unshare {
                 columns.push(with_own_words(&compact_column(column, SHARED_EIGHTHS)?)?);
                 continue;
             };
-            let is_same = |words: &Weak<dyn Array>| {
-                std::ptr::addr_eq(words.as_ptr(), Arc::as_ptr(dictionary.values()))
-            };
+            let read = dictionary.values().to_data();
             let words = match known {
-                Some((read, own)) if is_same(read) => {
+                Some((before, own)) if before.ptr_eq(&read) => {
                     known_bytes += own.get_buffer_memory_size();
                     Arc::clone(own)
                 }
                 _ => {
                     let own = copied(dictionary.values())?;
-                    *known = Some((Arc::downgrade(dictionary.values()), Arc::clone(&own)));
+                    *known = Some((read, Arc::clone(&own)));
                     own
                 }
             };

@@ -77,7 +77,7 @@ mod tests {
     use datafusion_execution::memory_pool::{MemoryPool, UnboundedMemoryPool};
 
     use super::*;
-    use crate::memory::{Budget, Lease, Partitions};
+    use crate::memory::{Budget, Lease, Partitions, Unshare};
     use crate::stats::StatsCell;
 
     const ROWS: i64 = 1000;
@@ -219,7 +219,7 @@ mod tests {
 
     /// Some rows at a time, each with few of the words.
     #[tokio::test]
-    async fn words_that_all_rows_share_are_written_once() {
+    async fn words_that_all_rows_share_are_written_and_read_once() {
         let (_, spiller) = run().await;
         let before = spiller.stats.spilled_bytes.get();
         let words = StringArray::from_iter_values((0..50).map(|word| format!("{word:060}")));
@@ -241,6 +241,17 @@ mod tests {
             written <= most,
             "{written} bytes of {most} in {} frames",
             run.frames()
+        );
+        let mut reader = run.read(&spiller, ReadAs::Rows).unwrap();
+        let (mut unshare, mut again) = (Unshare::default(), 0);
+        while let Some(batch) = reader.next().await.unwrap() {
+            let (_, known_bytes) = unshare.rows(&batch).unwrap();
+            again += u32::from(known_bytes > 0);
+        }
+        let frames = run.frames();
+        assert!(
+            again + 3 >= u32::try_from(frames).unwrap(),
+            "{again} of {frames}"
         );
     }
 
