@@ -31,7 +31,9 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning, collect};
 use datafusion::prelude::ParquetReadOptions;
 use grace_hash_join::{GraceHashJoinConfig, GraceHashJoinExec, SpillPolicy, rewrite_task_plan};
@@ -918,6 +920,21 @@ fn a_task_s_rows_keep_the_order_that_its_top_hands_on() -> Result<()> {
     let by = Partitioning::Hash(vec![col("k", &join.schema())?], 2);
     let top: Arc<dyn ExecutionPlan> = Arc::new(RepartitionExec::try_new(join, by)?);
     assert!(top.output_ordering().is_none());
+    let after = rewrite_task_plan(Arc::clone(&top), &ConfigOptions::new())?;
+    assert!(Arc::ptr_eq(&top, &after), "{}", text(&after));
+    Ok(())
+}
+
+#[test]
+fn a_task_s_part_of_a_union_keeps_the_order_of_the_whole() -> Result<()> {
+    // An engine that gives each input of a union to a task of its own puts empty ones in the places
+    // of the others, and with them the union says no order any more.
+    let join: Arc<dyn ExecutionPlan> = Arc::new(full_join(2, PartitionMode::Partitioned)?);
+    let order = join.output_ordering().cloned().unwrap();
+    let elsewhere = Arc::new(EmptyExec::new(join.schema()));
+    let part = UnionExec::try_new(vec![Arc::clone(&join), elsewhere])?;
+    assert!(part.output_ordering().is_none());
+    let top: Arc<dyn ExecutionPlan> = Arc::new(SortPreservingMergeExec::new(order, part));
     let after = rewrite_task_plan(Arc::clone(&top), &ConfigOptions::new())?;
     assert!(Arc::ptr_eq(&top, &after), "{}", text(&after));
     Ok(())

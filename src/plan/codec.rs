@@ -17,8 +17,9 @@
 //! Never misread: a protobuf reader takes a message that was cut between two fields for a shorter
 //! one, hence the checksum; and it skips the fields that it does not know, which here would be a
 //! part of a join silently lost. A version is therefore read by those who know it and refused by the
-//! others, an unknown setting is an error, and so is a field that is not there any more once the
-//! message is written again (a newer DataFusion may say more of a join without telling us).
+//! others; an unknown setting is an error, and so is one that is missing; and so is a field that is not
+//! there any more once the message is written again (a newer DataFusion may say more of a join without
+//! telling us).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,8 +50,8 @@ use crate::error;
 /// What the bytes of a [`GraceHashJoinExec`] begin with.
 const MAGIC: &[u8] = b"grace_hash_join\0";
 
-/// Goes up whenever [`Envelope`] changes, and with each major version of DataFusion, whose bytes are
-/// in it.
+/// Goes up whenever [`Envelope`] or the set of its settings changes, and with each major version of
+/// DataFusion, whose bytes are in it. No other version is read: there has been one so far.
 const VERSION: u8 = 1;
 
 /// How many bytes the checksum of the message has.
@@ -257,7 +258,12 @@ impl Envelope {
         for (key, value) in &self.settings {
             options = options.with(key, value)?;
         }
-        options.config()
+        let config = options.config()?;
+        // Another version's default is no substitute for what was said.
+        if GraceHashJoinOptions::settings(&config)?.len() != self.settings.len() {
+            return Err(error::codec_damaged("a setting is missing"));
+        }
+        Ok(config)
     }
 }
 

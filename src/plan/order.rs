@@ -9,6 +9,7 @@ use datafusion_common::Result;
 use datafusion_physical_expr::{LexOrdering, LexRequirement, OrderingRequirements};
 use datafusion_physical_optimizer::output_requirements::OutputRequirementExec;
 use datafusion_physical_plan::aggregates::AggregateExec;
+use datafusion_physical_plan::empty::EmptyExec;
 use datafusion_physical_plan::limit::GlobalLimitExec;
 use datafusion_physical_plan::sorts::partial_sort::PartialSortExec;
 use datafusion_physical_plan::sorts::sort::SortExec;
@@ -62,7 +63,8 @@ fn is_kept_below(
         return Ok(true);
     }
     let required = required_of_inputs(new, placement);
-    let is_as_planned = placement == Placement::AfterEnforcement && sees_the_order(new);
+    let is_as_planned =
+        placement == Placement::AfterEnforcement && (sees_the_order(new) || is_torn_union(old));
     let (olds, news) = (old.children(), new.children());
     for (index, (old, new)) in olds.into_iter().zip(news).enumerate() {
         if let Some(Some(required)) = required.get(index) {
@@ -99,6 +101,18 @@ fn sees_the_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
             functions.any(|function| !function.order_bys().is_empty())
         });
     is_limit || is_ordered_aggregate
+}
+
+/// Whether `plan` is what a task has of a union whose other inputs run in other tasks: those are empty
+/// here. The union says no order any more, since an empty input says none; yet where it was planned
+/// it did, if its inputs did, and those who read all tasks may rely on it.
+fn is_torn_union(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let inputs = plan.children();
+    let is_alike =
+        |input: &&Arc<dyn ExecutionPlan>| input.schema().fields() == plan.schema().fields();
+    inputs.len() > 1
+        && inputs.iter().any(|input| input.is::<EmptyExec>())
+        && inputs.iter().all(is_alike)
 }
 
 /// The orders that a node needs, or that would spare it its work.

@@ -7,14 +7,17 @@
 //! [`Client`]; the rest starts the cluster.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
 use ballista::prelude::{SessionConfigExt, SessionContextExt};
+use ballista_core::config::TaskSchedulingPolicy;
 use ballista_core::ids::{JobId, new_instance_id};
 use ballista_core::registry::BallistaFunctionRegistry;
 use ballista_core::serde::protobuf::ExecutorRegistration;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
+use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpcServer;
 use ballista_core::serde::scheduler::{
     ExecutorOperatingSystemSpecification, ExecutorSpecification,
 };
@@ -31,7 +34,10 @@ use ballista_executor::executor::Executor;
 use ballista_executor::flight_service::BallistaFlightService;
 use ballista_executor::health::ExecutorHealth;
 use ballista_executor::metrics::LoggingMetricsCollector;
-use ballista_scheduler::standalone::new_standalone_scheduler_with_builder;
+use ballista_scheduler::cluster::BallistaCluster;
+use ballista_scheduler::config::SchedulerConfig;
+use ballista_scheduler::metrics::default_metrics_collector;
+use ballista_scheduler::scheduler_server::SchedulerServer;
 use datafusion::error::Result;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -39,6 +45,7 @@ use datafusion::execution::{SessionStateBuilder, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
+use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use engines_testbed::joins::Joins;
 use grace_hash_join::{GraceHashJoinOptions, rewrite_task_plan};
 use tempfile::TempDir;
@@ -137,6 +144,9 @@ pub struct Client {
     /// Whether joins are hash joins in spite of Ballista's defaults, which know that DataFusion's
     /// cannot spill.
     pub prefers_hash_join: bool,
+    /// Above how many bytes of its largest build partition the adaptive planner prefers a sort-merge
+    /// join after all; 0 for never.
+    pub sort_merge_bytes: usize,
     /// Below how many bytes a build side goes to every task instead of being partitioned.
     pub broadcast_bytes: usize,
     /// Output partitions of each exchange.
@@ -169,14 +179,31 @@ impl Client {
             // One for each planner.
             true => config
                 .set_bool("datafusion.optimizer.prefer_hash_join", true)
-                .with_ballista_hash_join_max_build_partition_bytes(0),
+                .with_ballista_hash_join_max_build_partition_bytes(self.sort_merge_bytes),
             false => config,
         }
+    }
+
+    /// A session with these settings.
+    ///
+    /// # Errors
+    /// If the scheduler does not answer.
+    pub async fn session(
+        self,
+        scheduler: SocketAddr,
+        options: GraceHashJoinOptions,
+    ) -> Result<SessionContext> {
+        let state = SessionStateBuilder::new()
+            .with_default_features()
+            .with_config(self.config(options))
+            .build();
+        let url = format!("df://localhost:{}", scheduler.port());
+        SessionContext::remote_with_state(&url, state).await
     }
 }
 
 /// How executors are set up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Executors {
     /// How many.
     pub count: usize,
@@ -186,6 +213,31 @@ pub struct Executors {
     pub task_memory: usize,
     /// How this crate comes in.
     pub hook: Hook,
+}
+
+/// Two of two cores, with as much memory as they want, and the hook that this crate recommends.
+impl Default for Executors {
+    fn default() -> Self {
+        Self {
+            count: 2,
+            vcores: 2,
+            task_memory: 256 << 20,
+            hook: Hook::Engine,
+        }
+    }
+}
+
+/// Hash joins by the adaptive planner, over partitioned sides whatever their sizes.
+impl Default for Client {
+    fn default() -> Self {
+        Self {
+            is_adaptive: true,
+            prefers_hash_join: true,
+            sort_merge_bytes: 0,
+            broadcast_bytes: 0,
+            partitions: 4,
+        }
+    }
 }
 
 /// How the joins of a task are made spillable.
@@ -212,81 +264,22 @@ impl Cluster {
     ///
     /// # Errors
     /// If there are no ports or directories.
-    pub async fn start(executors: &Executors) -> engines_testbed::Result<Self> {
-        let scheduler = new_standalone_scheduler_with_builder(
-            Arc::new(default_session_builder),
-            Arc::new(config),
-            BallistaCodec::default(),
-        )
-        .await?;
+    pub async fn start(executors: Executors) -> engines_testbed::Result<Self> {
         let mut cluster = Self {
-            scheduler,
+            scheduler: start_scheduler(SchedulerConfig::default()).await?,
             directories: vec![],
             tasks: vec![],
             joins: Joins::default(),
         };
         for _ in 0..executors.count {
-            cluster.start_executor(executors).await?;
+            let directory = TempDir::new()?;
+            let joins = cluster.joins.clone();
+            let tasks =
+                start_executor(cluster.scheduler, directory.path(), executors, joins).await?;
+            cluster.tasks.extend(tasks);
+            cluster.directories.push(directory);
         }
         Ok(cluster)
-    }
-
-    /// What `ballista_executor::new_standalone_executor_from_builder` does, which takes no engine.
-    async fn start_executor(&mut self, executors: &Executors) -> engines_testbed::Result<()> {
-        let listener = TcpListener::bind("localhost:0").await?;
-        let registration = ExecutorRegistration {
-            id: new_instance_id(),
-            host: Some("localhost".to_owned()),
-            port: listener.local_addr()?.port().into(),
-            grpc_port: 0,
-            specification: Some(
-                ExecutorSpecification::default()
-                    .with_vcores(u32::try_from(executors.vcores)?)
-                    .into(),
-            ),
-            os_info: Some(ExecutorOperatingSystemSpecification::default().into()),
-            ballista_protocol_version: BALLISTA_PROTOCOL_VERSION,
-        };
-        let directory = TempDir::new()?;
-        let work_dir = directory
-            .path()
-            .to_str()
-            .ok_or("a path that is not UTF-8")?;
-        let stock = Arc::new(Watched {
-            inner: DefaultExecutionEngine::new(),
-            joins: self.joins.clone(),
-        });
-        let engine: Arc<dyn ExecutionEngine> = match executors.hook {
-            Hook::Engine => Arc::new(GraceEngine::around(stock)),
-            Hook::None | Hook::Codec => stock,
-        };
-        let codec: Arc<dyn PhysicalExtensionCodec> = match executors.hook {
-            Hook::Codec => Arc::new(GraceHookCodec::default()),
-            Hook::None | Hook::Engine => Arc::new(BallistaPhysicalExtensionCodec::default()),
-        };
-        let executor = Executor::new(
-            registration,
-            work_dir,
-            task_runtimes(executors.task_memory, work_dir),
-            Arc::new(config),
-            Arc::new(BallistaFunctionRegistry::default()),
-            Arc::new(LoggingMetricsCollector::default()),
-            executors.vcores,
-            engine,
-        );
-        let service = FlightServiceServer::new(BallistaFlightService::new(work_dir.to_owned()));
-        let server = create_grpc_server(&GrpcServerConfig::default()).add_service(service);
-        self.tasks.push(tokio::spawn(async move {
-            // It ends with the test.
-            let _ = server
-                .serve_with_incoming(TcpListenerStream::new(listener))
-                .await;
-        }));
-        let client = SchedulerGrpcClient::connect(format!("http://{}", self.scheduler)).await?;
-        let executor = Arc::new(executor);
-        self.tasks.push(tokio::spawn(poll(client, executor, codec)));
-        self.directories.push(directory);
-        Ok(())
     }
 
     /// A client's session.
@@ -298,12 +291,7 @@ impl Cluster {
         client: Client,
         options: GraceHashJoinOptions,
     ) -> Result<SessionContext> {
-        let state = SessionStateBuilder::new()
-            .with_default_features()
-            .with_config(client.config(options))
-            .build();
-        let url = format!("df://localhost:{}", self.scheduler.port());
-        SessionContext::remote_with_state(&url, state).await
+        client.session(self.scheduler, options).await
     }
 
     /// The joins that the executors' tasks had.
@@ -323,6 +311,107 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
+        }
+    }
+}
+
+/// What `ballista_scheduler::standalone::new_standalone_scheduler_with_builder` does, which takes no
+/// configuration of the scheduler: one that executors ask for work.
+///
+/// # Errors
+/// If there is no port.
+pub async fn start_scheduler(config: SchedulerConfig) -> engines_testbed::Result<SocketAddr> {
+    let name = "localhost:50050";
+    let state = BallistaCluster::new_memory(
+        name,
+        Arc::new(default_session_builder),
+        Arc::new(self::config),
+    );
+    let policy = TaskSchedulingPolicy::PullStaged;
+    let mut server: SchedulerServer<LogicalPlanNode, PhysicalPlanNode> = SchedulerServer::new(
+        name.to_owned(),
+        state,
+        BallistaCodec::default(),
+        Arc::new(config.with_scheduler_policy(policy)),
+        default_metrics_collector()?,
+    );
+    server.init().await?;
+    let bytes = self::config().ballista_grpc_client_max_message_size();
+    let server = SchedulerGrpcServer::new(server)
+        .max_decoding_message_size(bytes)
+        .max_encoding_message_size(bytes);
+    let listener = TcpListener::bind("localhost:0").await?;
+    let address = listener.local_addr()?;
+    let server = create_grpc_server(&GrpcServerConfig::default()).add_service(server);
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    Ok(address)
+}
+
+/// What `ballista_executor::new_standalone_executor_from_builder` does, which takes no engine.
+/// `executors.count` says nothing here. Returns the tasks that the executor consists of.
+///
+/// # Errors
+/// If there is no port, or no scheduler.
+pub async fn start_executor(
+    scheduler: SocketAddr,
+    directory: &Path,
+    executors: Executors,
+    joins: Joins,
+) -> engines_testbed::Result<[JoinHandle<()>; 2]> {
+    let listener = TcpListener::bind("localhost:0").await?;
+    let registration = ExecutorRegistration {
+        id: new_instance_id(),
+        host: Some("localhost".to_owned()),
+        port: listener.local_addr()?.port().into(),
+        grpc_port: 0,
+        specification: Some(
+            ExecutorSpecification::default()
+                .with_vcores(u32::try_from(executors.vcores)?)
+                .into(),
+        ),
+        os_info: Some(ExecutorOperatingSystemSpecification::default().into()),
+        ballista_protocol_version: BALLISTA_PROTOCOL_VERSION,
+    };
+    let work_dir = directory.to_str().ok_or("a path that is not UTF-8")?;
+    let (engine, codec) = executors.hook.put_in(joins);
+    let executor = Executor::new(
+        registration,
+        work_dir,
+        task_runtimes(executors.task_memory, work_dir),
+        Arc::new(config),
+        Arc::new(BallistaFunctionRegistry::default()),
+        Arc::new(LoggingMetricsCollector::default()),
+        executors.vcores,
+        engine,
+    );
+    let service = FlightServiceServer::new(BallistaFlightService::new(work_dir.to_owned()));
+    let server = create_grpc_server(&GrpcServerConfig::default()).add_service(service);
+    let serving = tokio::spawn(async move {
+        // It ends with the test.
+        let _ = server
+            .serve_with_incoming(TcpListenerStream::new(listener))
+            .await;
+    });
+    let client = SchedulerGrpcClient::connect(format!("http://{scheduler}")).await?;
+    let polling = tokio::spawn(poll(client, Arc::new(executor), codec));
+    Ok([serving, polling])
+}
+
+impl Hook {
+    /// The engine and the codec of an executor.
+    fn put_in(self, joins: Joins) -> (Arc<dyn ExecutionEngine>, Arc<dyn PhysicalExtensionCodec>) {
+        let stock = Watched {
+            inner: DefaultExecutionEngine::new(),
+            joins,
+        };
+        let codec = BallistaPhysicalExtensionCodec::default();
+        match self {
+            Self::None => (Arc::new(stock), Arc::new(codec)),
+            Self::Engine => (
+                Arc::new(GraceEngine::around(Arc::new(stock))),
+                Arc::new(codec),
+            ),
+            Self::Codec => (Arc::new(stock), Arc::new(GraceHookCodec::default())),
         }
     }
 }

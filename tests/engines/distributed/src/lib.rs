@@ -80,6 +80,65 @@ pub fn worker_session(
     Ok(state)
 }
 
+/// A worker whose tasks have `task_memory` bytes each, and spill into `directory`.
+#[must_use]
+pub fn worker(directory: &Path, task_memory: usize, watch: Option<Joins>) -> Worker {
+    let directory = directory.to_path_buf();
+    Worker::from_session_builder(move |context: WorkerQueryContext| {
+        // The session is built for one task, so this is the task's pool. A worker that shares one
+        // pool among its tasks gives it to `Worker::with_runtime_env` instead.
+        let runtime = RuntimeEnvBuilder::new()
+            .with_memory_pool(Arc::new(FairSpillPool::new(task_memory)))
+            .with_temp_file_path(&directory)
+            .build_arc();
+        let state = runtime.and_then(|r| worker_session(context, r, watch.clone()));
+        async move { state }
+    })
+}
+
+/// Lets a worker answer at `listener`, for good.
+///
+/// # Errors
+/// If it cannot.
+pub async fn serve(worker: Worker, listener: TcpListener) -> engines_testbed::Result<()> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+    let server = Server::builder().add_service(worker.into_worker_server());
+    Ok(server.serve_with_incoming(incoming).await?)
+}
+
+/// Where a worker answers.
+///
+/// # Errors
+/// If `listener` is at no port.
+pub fn url_of(listener: &TcpListener) -> Result<Url> {
+    let url = format!("http://{}", listener.local_addr()?);
+    Url::parse(&url).map_err(|e| DataFusionError::External(Box::new(e)))
+}
+
+/// A client's session with the workers at `urls`, whose options go with each query.
+///
+/// # Errors
+/// Never for options that are valid.
+pub fn client(
+    urls: Vec<Url>,
+    config: SessionConfig,
+    options: GraceHashJoinOptions,
+) -> Result<SessionContext> {
+    let state = SessionStateBuilder::new()
+        .with_default_features()
+        .with_config(config)
+        .with_distributed_planner()
+        .with_distributed_worker_resolver(Urls(urls))
+        .with_distributed_option_extension(options)
+        .with_distributed_user_codec(GraceHashJoinCodec::default())
+        // However small the files, every worker gets a part of them.
+        .with_distributed_file_scan_config_bytes_per_partition(1)?
+        .build();
+    Ok(SessionContext::from(state))
+}
+
 /// A worker of the cluster, on threads of its own.
 struct Member {
     url: Url,
@@ -95,7 +154,7 @@ pub struct Cluster {
 }
 
 /// How workers are set up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Workers {
     /// How many.
     pub count: usize,
@@ -105,18 +164,31 @@ pub struct Workers {
     pub is_watched: bool,
 }
 
+/// Two, with as much memory as they want.
+impl Default for Workers {
+    fn default() -> Self {
+        Self {
+            count: 2,
+            task_memory: 256 << 20,
+            is_watched: true,
+        }
+    }
+}
+
 impl Cluster {
     /// Starts workers.
     ///
     /// # Errors
     /// If there are no ports, threads or directories.
-    pub fn start(workers: &Workers) -> Result<Self> {
+    pub fn start(workers: Workers) -> Result<Self> {
         let joins = Joins::default();
         let watch = workers.is_watched.then(|| joins.clone());
-        let members = (0..workers.count)
-            .map(|_| Member::start(workers.task_memory, watch.clone()))
-            .collect::<Result<_>>()?;
-        Ok(Self { members, joins })
+        let members = 0..workers.count;
+        let members = members.map(|_| Member::start(workers.task_memory, watch.clone()));
+        Ok(Self {
+            members: members.collect::<Result<_>>()?,
+            joins,
+        })
     }
 
     /// The joins that the workers' tasks had.
@@ -147,18 +219,8 @@ impl Cluster {
         config: SessionConfig,
         options: GraceHashJoinOptions,
     ) -> Result<SessionContext> {
-        let urls = self.members.iter().map(|m| m.url.clone()).collect();
-        let state = SessionStateBuilder::new()
-            .with_default_features()
-            .with_config(config)
-            .with_distributed_planner()
-            .with_distributed_worker_resolver(Urls(urls))
-            .with_distributed_option_extension(options)
-            .with_distributed_user_codec(GraceHashJoinCodec::default())
-            // However small the files, every worker gets a part of them.
-            .with_distributed_file_scan_config_bytes_per_partition(1)?
-            .build();
-        Ok(SessionContext::from(state))
+        let urls = self.members.iter().map(|m| m.url.clone());
+        client(urls.collect(), config, options)
     }
 }
 
@@ -173,31 +235,14 @@ impl Drop for Cluster {
 impl Member {
     fn start(task_memory: usize, watch: Option<Joins>) -> Result<Self> {
         let directory = TempDir::new()?;
-        let path = directory.path().to_path_buf();
-        let worker = Worker::from_session_builder(move |context: WorkerQueryContext| {
-            // The session is built for one task, so this is the task's pool. A worker that shares
-            // one pool among its tasks gives it to `Worker::with_runtime_env` instead.
-            let runtime = RuntimeEnvBuilder::new()
-                .with_memory_pool(Arc::new(FairSpillPool::new(task_memory)))
-                .with_temp_file_path(&path)
-                .build_arc();
-            let state = runtime.and_then(|r| worker_session(context, r, watch.clone()));
-            async move { state }
-        });
+        let worker = worker(directory.path(), task_memory, watch);
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        listener.set_nonblocking(true)?;
-        let url = format!("http://{}", listener.local_addr()?);
-        let url = Url::parse(&url).map_err(|e| DataFusionError::External(Box::new(e)))?;
+        let url = url_of(&listener)?;
         let threads = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()?;
-        threads.spawn(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
-            let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
-            let server = Server::builder().add_service(worker.into_worker_server());
-            server.serve_with_incoming(incoming).await
-        });
+        threads.spawn(serve(worker, listener));
         Ok(Self {
             url,
             directory,

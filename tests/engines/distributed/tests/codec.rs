@@ -6,9 +6,11 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringViewArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinSide, JoinType, NullEquality, Result};
+use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
@@ -20,7 +22,7 @@ use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 use datafusion::physical_plan::joins::{HashJoinExec, HashJoinExecBuilder, PartitionMode};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{
-    ExecutionPlan, ExecutionPlanProperties, Partitioning, displayable,
+    ExecutionPlan, ExecutionPlanProperties, Partitioning, collect, displayable,
 };
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_proto::bytes::{
@@ -31,7 +33,7 @@ use datafusion_proto::physical_plan::{
     DefaultPhysicalProtoConverter, PhysicalExtensionCodec, PhysicalPlanDecodeContext,
     PhysicalProtoConverterExtension,
 };
-use engines_testbed::tpch;
+use engines_testbed::{answers, partitioned, tpch};
 use grace_hash_join::{
     GraceHashJoinCodec, GraceHashJoinConfig, GraceHashJoinExec, GraceHashJoinOptions, SpillCodec,
     SpillPolicy, rewrite_task_plan,
@@ -148,8 +150,16 @@ impl Case {
             PartitionMode::CollectLeft => 1,
             _ => 3,
         };
+        self.hash_join_of(side(partitions)?, side(partitions)?)
+    }
+
+    fn hash_join_of(
+        &self,
+        left: Arc<dyn ExecutionPlan>,
+        right: Arc<dyn ExecutionPlan>,
+    ) -> Result<HashJoinExec> {
         let on = vec![(col("k", &schema())?, col("k", &schema())?)];
-        HashJoinExecBuilder::new(side(partitions)?, side(partitions)?, on, self.join_type)
+        HashJoinExecBuilder::new(left, right, on, self.join_type)
             .with_filter(self.has_filter.then(filter))
             .with_projection(self.projection.map(<[usize]>::to_vec))
             .with_partition_mode(self.mode)
@@ -188,26 +198,35 @@ fn grace(plan: &Arc<dyn ExecutionPlan>) -> &GraceHashJoinExec {
     plan.downcast_ref().expect("a GraceHashJoinExec")
 }
 
-/// The bytes of one node, without its inputs, as a codec gets them.
-fn own_bytes() -> Result<(Vec<u8>, Vec<Arc<dyn ExecutionPlan>>)> {
-    let case = Case::all()[0];
-    let node = node(&case.hash_join()?, &GraceHashJoinConfig::default())?;
+/// The bytes of one node, without its inputs, as a codec gives them.
+fn own_bytes_of(node: &Arc<dyn ExecutionPlan>) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let codec = GraceHashJoinCodec::default();
     codec.try_encode(
-        Arc::clone(&node),
+        Arc::clone(node),
         &mut bytes,
         &DefaultPhysicalProtoConverter {},
     )?;
+    Ok(bytes)
+}
+
+/// What the codec makes of such bytes, over these inputs.
+fn node_of(bytes: &[u8], inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<dyn ExecutionPlan>> {
+    let codec = GraceHashJoinCodec::default();
+    codec.try_decode(bytes, inputs, &context(), &DefaultPhysicalProtoConverter {})
+}
+
+/// The bytes of one node, and its inputs.
+fn own_bytes() -> Result<(Vec<u8>, Vec<Arc<dyn ExecutionPlan>>)> {
+    let case = Case::all()[0];
+    let node = node(&case.hash_join()?, &GraceHashJoinConfig::default())?;
     let inputs = node.children().into_iter().cloned().collect();
-    Ok((bytes, inputs))
+    Ok((own_bytes_of(&node)?, inputs))
 }
 
 /// What the codec says of bytes that it must refuse.
 fn refusal(bytes: &[u8], inputs: &[Arc<dyn ExecutionPlan>]) -> String {
-    let codec = GraceHashJoinCodec::default();
-    let converter = DefaultPhysicalProtoConverter {};
-    match codec.try_decode(bytes, inputs, &context(), &converter) {
+    match node_of(bytes, inputs) {
         Ok(plan) => panic!("read as\n{}", text(&plan)),
         Err(error) => error.to_string(),
     }
@@ -243,6 +262,166 @@ fn every_field_of_every_join_survives() -> Result<()> {
     }
     assert!(seen.len() > 700, "{}", seen.len());
     assert!(null_aware > 0);
+    Ok(())
+}
+
+/// A side with these keys, and something beside them, in one partition.
+fn rows_of(keys: Vec<Option<i64>>) -> Result<Arc<dyn ExecutionPlan>> {
+    let texts = keys.iter().map(|k| k.map(|k| format!("v{}", k % 3)));
+    let numbers: Vec<f64> = (0_u8..).map(f64::from).take(keys.len()).collect();
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(Int64Array::from(keys.clone())),
+        Arc::new(StringViewArray::from_iter(texts)),
+        Arc::new(Float64Array::from(numbers)),
+    ];
+    let batch = RecordBatch::try_new(schema(), columns)?;
+    Ok(MemorySourceConfig::try_new_exec(
+        &[vec![batch]],
+        schema(),
+        None,
+    )?)
+}
+
+async fn answer(plan: Arc<dyn ExecutionPlan>) -> engines_testbed::Result<Vec<String>> {
+    let schema = plan.schema();
+    let batches = collect(plan, context()).await?;
+    let mut rows = answers::rows(&schema, &batches)?;
+    rows.sort_unstable();
+    Ok(rows)
+}
+
+#[tokio::test]
+async fn what_was_decoded_answers_as_the_hash_join_that_was_encoded() -> engines_testbed::Result<()>
+{
+    let on_disk = GraceHashJoinConfig::builder()
+        .with_spill(SpillPolicy::All)
+        .build()?;
+    let left = [Some(1), Some(2), Some(2), Some(3), Some(4), None, Some(9)];
+    let right = [Some(2), Some(2), Some(3), Some(5), Some(4)];
+    let with_null = [&right[..], &[None]].concat();
+    let mut not_in = HashSet::new();
+    for case in Case::all() {
+        for right in [right.to_vec(), with_null.clone(), vec![]] {
+            let inputs = [rows_of(left.to_vec())?, rows_of(right)?];
+            let join = case.hash_join_of(Arc::clone(&inputs[0]), Arc::clone(&inputs[1]))?;
+            let bytes = own_bytes_of(&node(&join, &on_disk)?)?;
+            let found = answer(node_of(&bytes, &inputs)?).await?;
+            let expected = answer(Arc::new(join)).await?;
+            if case.fetch.is_some() {
+                // Any rows, but so many of them.
+                let whole = Case {
+                    fetch: None,
+                    ..case
+                };
+                let [left, right] = inputs;
+                let whole = answer(Arc::new(whole.hash_join_of(left, right)?)).await?;
+                assert_eq!(found.len(), expected.len(), "{case:?}");
+                assert!(found.iter().all(|row| whole.contains(row)), "{case:?}");
+            } else {
+                assert_eq!(found, expected, "{case:?}");
+            }
+            if case.null_aware {
+                not_in.insert(found.len());
+            }
+        }
+    }
+    // A NULL among the values leaves nothing, none leaves some, no value leaves all.
+    assert!(not_in.len() >= 3, "{not_in:?}");
+    Ok(())
+}
+
+/// A sequence of numbers that is the same in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: usize) -> usize {
+        // xorshift64
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % bound as u64).unwrap_or(0)
+    }
+
+    /// Bytes that are no longer what they were: changed, cut out, doubled or put in.
+    fn mutate(&mut self, bytes: &mut Vec<u8>) {
+        for _ in 0..=self.below(3) {
+            let at = self.below(bytes.len());
+            let end = (at + 1 + self.below(12)).min(bytes.len());
+            match self.below(5) {
+                0 => bytes[at] ^= 1 << self.below(8),
+                1 => bytes[at] = u8::try_from(self.below(256)).unwrap_or(0),
+                2 => drop(bytes.drain(at..end)),
+                3 => {
+                    let piece = bytes[at..end].to_vec();
+                    bytes.splice(at..at, piece);
+                }
+                _ => bytes.insert(at, u8::try_from(self.below(256)).unwrap_or(0)),
+            }
+            if bytes.is_empty() {
+                bytes.push(0);
+            }
+        }
+    }
+}
+
+/// A checksum that is right over a message that is not: what no accident makes, and the worst that
+/// somebody else's codec could hand to this one.
+#[test]
+fn a_forged_message_is_refused_or_read_to_its_last_byte() -> Result<()> {
+    let mut numbers = Numbers(0x9E37_79B9_7F4A_7C15);
+    let (mut read, mut refused) = (0, 0);
+    for case in Case::all().into_iter().step_by(7) {
+        let node = node(&case.hash_join()?, &GraceHashJoinConfig::default())?;
+        let inputs: Vec<_> = node.children().into_iter().cloned().collect();
+        let bytes = own_bytes_of(&node)?;
+        for _ in 0..60 {
+            let mut message = bytes[MESSAGE_AT..].to_vec();
+            numbers.mutate(&mut message);
+            let forged = with_message(&bytes, &message);
+            let Ok(back) = node_of(&forged, &inputs) else {
+                refused += 1;
+                continue;
+            };
+            // Whatever it says now, nothing of it was skipped.
+            let again = own_bytes_of(&back)?;
+            assert_eq!(again.len(), forged.len(), "{case:?}: {}", text(&back));
+            read += 1;
+        }
+    }
+    println!("{read} read, {refused} refused");
+    assert!(
+        read > 100 && refused > 10_000,
+        "{read} read, {refused} refused"
+    );
+    Ok(())
+}
+
+/// The whole plan, inputs and all, as an engine sends it.
+#[test]
+fn a_plan_whose_bytes_are_damaged_is_no_panic() -> Result<()> {
+    let mut numbers = Numbers(0xD1B5_4A32_D192_ED03);
+    let mut refused = 0;
+    for case in Case::all().into_iter().step_by(7) {
+        let plan = node(&case.hash_join()?, &GraceHashJoinConfig::default())?;
+        let bytes = encode(&plan)?;
+        for _ in 0..100 {
+            let mut damaged = bytes.clone();
+            numbers.mutate(&mut damaged);
+            damaged.truncate(1 + numbers.below(2 * damaged.len()));
+            match decode(&damaged) {
+                Err(_) => refused += 1,
+                // Damage outside of the node's own bytes is not for the codec to see: but the join
+                // is the one that it was.
+                Ok(back) => {
+                    if let Some(back) = back.downcast_ref::<GraceHashJoinExec>() {
+                        let line = |p: &dyn ExecutionPlan| displayable(p).one_line().to_string();
+                        assert_eq!(line(back), line(plan.as_ref()), "{case:?}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused > 5_000, "{refused}");
     Ok(())
 }
 
@@ -365,6 +544,13 @@ fn what_a_newer_version_adds_is_refused_and_not_skipped() -> Result<()> {
         error.contains("colour") && error.contains("fan_out"),
         "{error}"
     );
+    // A setting that is not there would be whatever the reader's default is.
+    let (one, other) = (b"\x12\x0e\x0a\x09max_level\x12\x016", message);
+    let at = other.windows(one.len()).position(|w| w == one);
+    let at = at.expect("the setting that is left out");
+    let fewer = [&other[..at], &other[at + one.len()..]].concat();
+    let error = refusal(&with_message(&bytes, &fewer), &inputs);
+    assert!(error.contains("a setting is missing"), "{error}");
     // The message as it is, put together in the same way, is read.
     let same = with_message(&bytes, message);
     assert_eq!(same, bytes);
@@ -449,16 +635,7 @@ fn as_dynamic(expr: &Arc<dyn PhysicalExpr>) -> Arc<DynamicFilterPhysicalExpr> {
 
 #[tokio::test]
 async fn a_dynamic_filter_stays_the_one_that_the_scan_reads() -> engines_testbed::Result<()> {
-    let config = SessionConfig::new()
-        .with_target_partitions(2)
-        .set_u64(
-            "datafusion.optimizer.hash_join_single_partition_threshold",
-            0,
-        )
-        .set_u64(
-            "datafusion.optimizer.hash_join_single_partition_threshold_rows",
-            0,
-        )
+    let config = partitioned(SessionConfig::new().with_target_partitions(2))
         .with_option_extension(GraceHashJoinOptions::default());
     let ctx = SessionContext::new_with_config(config);
     tpch::register(&ctx, &tpch::tables(0.01)?).await?;
