@@ -367,7 +367,7 @@ impl Case {
             _ if build.rows == 0 => Spills::May,
             // Rows with a NULL key are handed out, or dropped, but for NOT IN, which keeps them.
             _ if self.fills_no_bucket() && !self.null_aware => Spills::MustNot,
-            // A single key is in a bucket that is marked or in one that isn't.
+            // Few keys may all be in buckets that are not marked.
             Pressure::Half if self.has_few_buckets() => Spills::May,
             Pressure::SmallPool if !self.keeps_wide_build_rows() => Spills::May,
             _ => Spills::Must,
@@ -398,7 +398,11 @@ impl Case {
     }
 
     fn has_few_buckets(&self) -> bool {
-        matches!(self.shape, Shape::OneKey | Shape::NullBuildKeys) || self.key == KeyKind::Boolean
+        // A third of the codes are one list, so skewed lists are few.
+        let are_few_lists = self.key == KeyKind::List && self.shape == Shape::Skewed;
+        matches!(self.shape, Shape::OneKey | Shape::NullBuildKeys)
+            || self.key == KeyKind::Boolean
+            || are_few_lists
     }
 
     /// The inputs.
