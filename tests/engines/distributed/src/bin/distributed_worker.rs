@@ -2,7 +2,7 @@
 //!
 //! ```sh
 //! cargo run --manifest-path tests/engines/Cargo.toml -p grace-hash-join-distributed \
-//!     --bin distributed_worker -- /tmp/spill 64
+//!     --bin distributed_worker -- target/spill 64
 //! ```
 //!
 //! Arguments: the directory for spill files, MiB for each task.
