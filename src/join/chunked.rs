@@ -22,10 +22,10 @@ use super::context::{JoinContext, Rows, all_rows, new_batch};
 use super::loaded::{Loaded, read_rows};
 use super::output::{Flow, Output};
 use super::probe::join_batch;
-use super::scan::{Ask, StreamedBatch, streamed_row_bytes};
+use super::scan::{Ask, StreamedBatch};
 use super::space::Space;
 use crate::error;
-use crate::memory::{Lease, Unshare, batch_bytes, rows_bytes};
+use crate::memory::{Lease, Unshare, batch_bytes};
 use crate::semantics::{RowOutput, Side};
 use crate::spill::{ReadAs, Run, RunReader, RunWriter};
 use crate::table::MatchedBits;
@@ -364,11 +364,7 @@ impl Replay<'_> {
         let covered = self.space.plan.streamed_bytes();
         let _in_hand = self.ctx.budget.charge_beyond(covered, in_hand);
         let keys = loaded.streamed_keys(self.ctx, batch)?;
-        let streamed = StreamedBatch {
-            batch: batch.clone(),
-            keys,
-            row_bytes: streamed_row_bytes(self.ctx, side, batch, rows_bytes(batch)),
-        };
+        let streamed = StreamedBatch::whole(self.ctx, side, batch.clone(), keys);
         let mut ask = Ask {
             rows: all_rows(rows).collect(),
             matched,

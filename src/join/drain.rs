@@ -29,12 +29,12 @@ use super::context::{JoinContext, Rows, all_rows};
 use super::loaded::{Loaded, ReadAhead, read_run};
 use super::output::{Flow, Output};
 use super::probe::join_batch;
-use super::scan::{Ask, StreamedBatch, streamed_row_bytes};
+use super::scan::{Ask, StreamedBatch};
 use super::space::{Space, output_bytes};
 use crate::bucket::{Level, Scatter};
 #[cfg(feature = "testing")]
 use crate::config::SpillPolicy;
-use crate::memory::{Lease, batch_bytes, rows_bytes};
+use crate::memory::{Lease, batch_bytes};
 use crate::semantics::Side;
 use crate::spill::{Pick, ReadAs, Run, RunWriter, finished};
 
@@ -244,12 +244,7 @@ async fn join_loaded(
             .budget
             .charge_beyond(space.plan.streamed_bytes(), in_hand);
         let keys = loaded.streamed_keys(ctx, &batch)?;
-        let row_bytes = streamed_row_bytes(ctx, side, &batch, rows_bytes(&batch));
-        let streamed = StreamedBatch {
-            batch,
-            keys,
-            row_bytes,
-        };
+        let streamed = StreamedBatch::whole(ctx, side, batch, keys);
         let mut ask = Ask::once(all_rows(rows).collect(), rows);
         if join_batch(ctx, &mut loaded, &streamed, &mut ask, out).await? == Flow::Enough {
             return Ok(());

@@ -177,7 +177,7 @@ async fn stream(
         consume_budget().await;
         // Of a slice, the rest is somebody else's.
         let own = rows_bytes(&batch);
-        let row_bytes = streamed_row_bytes(ctx, Side::Probe, &batch, own);
+        let row_bytes = streamed_row_bytes(ctx, Side::Probe, &batch, || own);
         let bytes = own + shared_bytes(&batch);
         ctx.stats.largest_batch_bytes.max(bytes as u64);
         let split = waiting.as_ref().and_then(|w| w.split.as_ref());

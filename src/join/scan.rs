@@ -30,7 +30,7 @@ use super::lookup::Lookup;
 use super::output::Output;
 use crate::error;
 use crate::keys::Keys;
-use crate::memory::widest_value;
+use crate::memory::{rows_bytes, widest_value};
 use crate::semantics::{RowOutput, Side};
 use crate::table::{Candidates, MatchedBits, NO_ROW, retain};
 
@@ -42,18 +42,31 @@ pub(crate) struct StreamedBatch {
     pub(crate) row_bytes: usize,
 }
 
-/// At least the bytes of each row of `batch`, of `bytes` bytes in all; 0 where none comes out.
+impl StreamedBatch {
+    /// Of a batch that is streamed whole.
+    pub(crate) fn whole(ctx: &JoinContext, side: Side, batch: RecordBatch, keys: Keys) -> Self {
+        let row_bytes = streamed_row_bytes(ctx, side, &batch, || rows_bytes(&batch));
+        Self {
+            batch,
+            keys,
+            row_bytes,
+        }
+    }
+}
+
+/// At least the bytes of each row of `batch`, of `bytes` bytes in all; 0, unasked, where none comes
+/// out.
 pub(crate) fn streamed_row_bytes(
     ctx: &JoinContext,
     side: Side,
     batch: &RecordBatch,
-    bytes: usize,
+    bytes: impl FnOnce() -> usize,
 ) -> usize {
     if !has_pairs(ctx) && ctx.join.semantics.rows(side) == RowOutput::Nothing {
         return 0;
     }
     let widest = batch.columns().iter().map(widest_value).sum::<usize>();
-    widest.max(bytes / batch.num_rows().max(1))
+    widest.max(bytes() / batch.num_rows().max(1))
 }
 
 /// Whether pairs come out, or are looked at.
