@@ -332,10 +332,9 @@ pub(crate) async fn hand_out_unmatched(
         return Ok(out.flow());
     }
     let row_bytes = (rows_bytes(rows) / rows.num_rows()).max(1);
-    let most_rows = ctx.batch_size.min(ctx.join.most_output_rows());
     let mut from = 0;
     while from < rows.num_rows() {
-        let most = most_rows.min(rows.num_rows() - from);
+        let most = ctx.batch_size.min(rows.num_rows() - from);
         let piece = rows.slice(from, out.room(most, row_bytes));
         let mark = (output == RowOutput::Marked)
             .then(|| BooleanArray::from(vec![false; piece.num_rows()]));
@@ -373,12 +372,11 @@ pub(crate) async fn hand_out_loaded(
         RowOutput::Unmatched => Some(false),
         RowOutput::Marked => None,
     };
-    let most_rows = ctx.batch_size.min(ctx.join.most_output_rows());
     let mut from = 0;
     while from < loaded.rows.len() {
         let end = loaded.rows.piece_end(from);
         rows.clear();
-        let most = out.room(most_rows.min(end - from), row_bytes);
+        let most = out.room(ctx.batch_size.min(end - from), row_bytes);
         match is_wanted {
             Some(is_matched) => rows.extend(matched.rows(from..end, is_matched).take(most)),
             None => rows.extend(all_rows(end).skip(from).take(most)),

@@ -41,7 +41,10 @@ impl GraceHashJoinStream {
             pool: Arc::clone(context.memory_pool()),
             disk: Arc::clone(&context.runtime_env().disk_manager),
             codec: join.config.codec().resolve(inherited_codec(context)),
-            batch_size: context.session_config().batch_size(),
+            batch_size: context
+                .session_config()
+                .batch_size()
+                .min(join.most_output_rows()),
             join,
             stats: Arc::clone(&stats),
             partition,
